@@ -254,9 +254,10 @@ for my $file (@files) {
   finding($file, 1, "no $folder/CMakeLists.txt builds it") unless $lists =~ /\b\Q$stem\E\b/;
 }
 
-# Who reads the name of a file of the library knows what it holds. A facade has the name of its module.
+# Who reads the name of a file of the library or the program knows what it holds. A facade has the name of its module; a
+# plugin's folder is a package of its own.
 my %named;
-push @{ $named{ basename($_) } }, $_ for grep { m{^modules/.+\.(cpp|cppm|hpp|h)$} && !m{^modules/(\w+)/\1\.cppm$} } @files;
+push @{ $named{ basename($_) } }, $_ for grep { m{^(?:modules|apps)/.+\.(cpp|cppm|hpp|h)$} && !m{/(\w+)/\1\.cppm$} } @files;
 for my $all (grep { @$_ > 2 } @named{ sort keys %named }) {
   finding($all->[$_], 1, "a third file of this name (after $all->[0] and $all->[1]): name it after what it holds") for 2 .. $#$all;
 }

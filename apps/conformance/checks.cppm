@@ -5,7 +5,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 
-// The conformance of operators to what they declare: placements by brute force, effects, shapes,
+// Checks operators against what they declare: placements by brute force, effects, shapes,
 // derivatives, strides, devices. No operator is known by name. Tests and `tessera plugin check` use
 // it.
 

@@ -24,9 +24,9 @@ namespace tessera::conformance {
 namespace {
 
 /// How far the values are from the CPU's, as a share of what the device promises; 0: the same bits.
-double deviation(const Tensor& here, const Tensor& wanted, double tolerance) {
+double deviation(const Tensor& here, const Tensor& expected, double tolerance) {
   const auto bytes = static_cast<std::size_t>(here.numel()) * size_of(here.dtype());
-  if (bytes == 0 || std::memcmp(here.raw_data(), wanted.raw_data(), bytes) == 0) {
+  if (bytes == 0 || std::memcmp(here.raw_data(), expected.raw_data(), bytes) == 0) {
     return 0;
   }
   if (!is_floating(here.dtype()) || tolerance == 0) {
@@ -34,38 +34,40 @@ double deviation(const Tensor& here, const Tensor& wanted, double tolerance) {
   }
   // In units of f32: a narrow type is as much coarser as its epsilon is.
   const double scale = std::max(1.0, epsilon(here.dtype()) / epsilon(DType::f32));
-  return largest_difference(here, wanted) / (tolerance * scale);
+  return largest_difference(here, expected) / (tolerance * scale);
 }
 
-/// Why `found`, of the device, is not `wanted`; empty: it is. `largest` grows to how far it is.
-std::string difference(const Tensor& found, const Tensor& wanted, Device device, double& largest) {
-  if (found.defined() != wanted.defined()) {
-    return found ? "should not exist" : "is missing";
+/// Why `actual`, of the device, is not `expected`; empty: it is. `largest` grows to how far it is.
+std::string difference(const Tensor& actual, const Tensor& expected, Device device,
+                       double& largest) {
+  if (actual.defined() != expected.defined()) {
+    return actual ? "should not exist" : "is missing";
   }
-  if (!found) {
+  if (!actual) {
     return {};
   }
-  if (!(found.device() == device)) {
-    return "is on " + to_string(found.device());
+  if (!(actual.device() == device)) {
+    return "is on " + to_string(actual.device());
   }
-  const bool fits = found.shape() == wanted.shape() && found.dtype() == wanted.dtype();
+  const bool fits = actual.shape() == expected.shape() && actual.dtype() == expected.dtype();
   const NoGrad constant;
-  const double far = fits ? deviation(ops::to_device(found, cpu), ops::contiguous(wanted),
+  const double far = fits ? deviation(ops::to_device(actual, cpu), ops::contiguous(expected),
                                       driver_of(device).properties().tolerance)
                           : std::numeric_limits<double>::infinity();
   largest = std::max(largest, far);
-  return far <= 1 ? std::string() : "is " + to_string(found) + " instead of " + to_string(wanted);
+  return far <= 1 ? std::string()
+                  : "is " + to_string(actual) + " instead of " + to_string(expected);
 }
 
 void compare(std::vector<std::string>& findings, double& largest, const std::string& what,
-             std::span<const Tensor> found, std::span<const Tensor> wanted, Device device) {
-  if (found.size() != wanted.size()) {
-    findings.push_back(what + ": there are " + std::to_string(found.size()) + " instead of " +
-                       std::to_string(wanted.size()));
+             std::span<const Tensor> actual, std::span<const Tensor> expected, Device device) {
+  if (actual.size() != expected.size()) {
+    findings.push_back(what + ": there are " + std::to_string(actual.size()) + " instead of " +
+                       std::to_string(expected.size()));
     return;
   }
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const std::string text = difference(found[i], wanted[i], device, largest);
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const std::string text = difference(actual[i], expected[i], device, largest);
     if (!text.empty()) {
       findings.push_back(what + " " + std::to_string(i) + " " + text);
     }
@@ -101,31 +103,31 @@ void compare_on_device(const CallSample& sample, const std::string& how,
   for (const Tensor& x : operands) {
     there.push_back(x ? alike(x, device) : x);
   }
-  const CallResult wanted = call_plain(sample, operands, copy_of, order);
-  CallResult found =
+  const CallResult expected = call_plain(sample, operands, copy_of, order);
+  CallResult actual =
       call_plain(sample, there, [&](const Tensor& g) { return copied_to(g, device); }, order);
-  if (found.error.empty() && !wanted.error.empty()) {
-    found.error = late_error(device);
+  if (actual.error.empty() && !expected.error.empty()) {
+    actual.error = late_error(device);
   }
   const std::string name = sample.name + " " + how + " on " + to_string(device);
-  if (found.error != wanted.error || found.backward_error != wanted.backward_error) {
-    account.findings.push_back(name + " fails: " + found.error + found.backward_error +
-                               " (on the CPU: '" + wanted.error + wanted.backward_error + "')");
+  if (actual.error != expected.error || actual.backward_error != expected.backward_error) {
+    account.findings.push_back(name + " fails: " + actual.error + actual.backward_error +
+                               " (on the CPU: '" + expected.error + expected.backward_error + "')");
     return;
   }
-  if (!wanted.error.empty()) {
+  if (!expected.error.empty()) {
     return;  // both refuse the call
   }
   double& largest = account.deviations[std::string(sample.op->name)];
   const auto same = [&](const char* what, const auto& here, const auto& there_wanted) {
     compare(account.findings, largest, name + what, here, there_wanted, device);
   };
-  same(": result", found.out, wanted.out);
-  same(": written operand", found.written, wanted.written);
-  same(": gradient", found.gradients, wanted.gradients);
+  same(": result", actual.out, expected.out);
+  same(": written operand", actual.written, expected.written);
+  same(": gradient", actual.gradients, expected.gradients);
   account.operators.insert(sample.op->name);
   ++account.calls;
-  account.gradients += wanted.gradients.empty() ? 0 : 1;
+  account.gradients += expected.gradients.empty() ? 0 : 1;
 }
 
 }  // namespace tessera::conformance

@@ -30,17 +30,17 @@ std::vector<std::string> check_meta(std::span<const CallSample> samples) {
       shapes.push_back(x ? empty(x.shape(), x.dtype(), meta) : x);
     }
     const std::vector<Tensor> operands = copies_of(sample.inputs);
-    const Tensors wanted = call(*sample.op, operands, sample.attributes);
+    const Tensors expected = call(*sample.op, operands, sample.attributes);
     try {
-      const Tensors found = call(*sample.op, shapes, sample.attributes);
-      if (found.size() != wanted.size()) {
+      const Tensors actual = call(*sample.op, shapes, sample.attributes);
+      if (actual.size() != expected.size()) {
         findings.push_back(sample.name + " has another number of results on the meta device");
         continue;
       }
-      for (std::size_t i = 0; i < found.size(); ++i) {
-        if (shape_of(found[i]) != shape_of(wanted[i])) {
+      for (std::size_t i = 0; i < actual.size(); ++i) {
+        if (shape_of(actual[i]) != shape_of(expected[i])) {
           findings.push_back(sample.name + ": result " + std::to_string(i) + " is " +
-                             shape_of(wanted[i]) + ", and " + shape_of(found[i]) +
+                             shape_of(expected[i]) + ", and " + shape_of(actual[i]) +
                              " on the meta device");
         }
       }

@@ -34,35 +34,35 @@ bool close(const Tensor& a, const Tensor& b) {
          largest_difference(a, b) <= 4 * tolerance(b.dtype());
 }
 
-/// A placement under which the ranks' results are `wanted`.
-std::optional<Placement> placement_of(std::span<const Tensor> results, const Tensor& wanted,
+/// A placement under which the ranks' results are `expected`.
+std::optional<Placement> placement_of(std::span<const Tensor> results, const Tensor& expected,
                                       const DeviceMesh& mesh) {
   bool copies = true;
   for (const Tensor& result : results) {
-    copies = copies && close(result, wanted);
+    copies = copies && close(result, expected);
   }
   if (copies) {
     return Replicate();
   }
-  for (int d = 0; d < wanted.dims(); ++d) {
+  for (int d = 0; d < expected.dims(); ++d) {
     const Layout layout = Layout::make(mesh, {Shard(d)});
     bool shards = true;
     for (std::size_t rank = 0; shards && rank < results.size(); ++rank) {
-      shards = close(results[rank], part_of(wanted, layout, static_cast<int>(rank)));
+      shards = close(results[rank], part_of(expected, layout, static_cast<int>(rank)));
     }
     if (shards) {
       return Shard(d);
     }
   }
-  if (is_floating(wanted.dtype()) && results[0].shape() == wanted.shape()) {
+  if (is_floating(expected.dtype()) && results[0].shape() == expected.shape()) {
     Tensor sum = results[0];
     for (std::size_t rank = 1; rank < results.size(); ++rank) {
-      if (!(results[rank].shape() == wanted.shape())) {
+      if (!(results[rank].shape() == expected.shape())) {
         return std::nullopt;
       }
       sum = ops::add(sum, results[rank]);
     }
-    if (close(sum, wanted)) {
+    if (close(sum, expected)) {
       return Partial();
     }
   }

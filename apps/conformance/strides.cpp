@@ -65,37 +65,38 @@ const std::map<std::string, Form>& forms() {
 /// Whether the form may be written: it holds each element once.
 bool is_writable(const std::string& form) { return !form.starts_with("expanded"); }
 
-std::string difference(const std::vector<Tensor>& found, const std::vector<Tensor>& wanted) {
-  if (found.size() != wanted.size()) {
-    return "there are " + std::to_string(found.size()) + " instead of " +
-           std::to_string(wanted.size());
+std::string difference(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
+  if (actual.size() != expected.size()) {
+    return "there are " + std::to_string(actual.size()) + " instead of " +
+           std::to_string(expected.size());
   }
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (found[i].defined() != wanted[i].defined()) {
-      return std::to_string(i) + (found[i] ? " should not exist" : " is missing");
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (actual[i].defined() != expected[i].defined()) {
+      return std::to_string(i) + (actual[i] ? " should not exist" : " is missing");
     }
-    if (found[i] && !(largest_difference(found[i], wanted[i]) <= tolerance(wanted[i].dtype()))) {
-      return std::to_string(i) + " is " + to_string(found[i]) + ", of contiguous tensors " +
-             to_string(wanted[i]);
+    if (actual[i] &&
+        !(largest_difference(actual[i], expected[i]) <= tolerance(expected[i].dtype()))) {
+      return std::to_string(i) + " is " + to_string(actual[i]) + ", of contiguous tensors " +
+             to_string(expected[i]);
     }
   }
   return {};
 }
 
-std::string difference(const CallResult& found, const CallResult& wanted) {
-  if (found.error != wanted.error || found.backward_error != wanted.backward_error) {
-    return "fails: " + found.error + found.backward_error + " (of contiguous tensors: '" +
-           wanted.error + wanted.backward_error + "')";
+std::string difference(const CallResult& actual, const CallResult& expected) {
+  if (actual.error != expected.error || actual.backward_error != expected.backward_error) {
+    return "fails: " + actual.error + actual.backward_error + " (of contiguous tensors: '" +
+           expected.error + expected.backward_error + "')";
   }
-  std::string text = difference(found.out, wanted.out);
+  std::string text = difference(actual.out, expected.out);
   if (!text.empty()) {
     return "result " + text;
   }
-  text = difference(found.written, wanted.written);
+  text = difference(actual.written, expected.written);
   if (!text.empty()) {
     return "written operand " + text;
   }
-  text = difference(found.gradients, wanted.gradients);
+  text = difference(actual.gradients, expected.gradients);
   return text.empty() ? text : "gradient " + text;
 }
 
@@ -122,25 +123,25 @@ StrideAccount check_strides(std::span<const CallSample> samples, bool operands_t
     const auto compare = [&](const std::string& what, std::span<const Tensor> operands,
                              const Form& gradient, int order, bool may_refuse) {
       // The wanted ones have the same values: an expanded tensor has not those of the sample.
-      const CallResult wanted = call_plain(
+      const CallResult expected = call_plain(
           sample, copies_of(operands), [&](const Tensor& g) { return copy_of(gradient(g)); },
           order);
-      const CallResult found = call_plain(sample, operands, gradient, order);
-      if (found.refusal && wanted.error.empty() && may_refuse) {
+      const CallResult actual = call_plain(sample, operands, gradient, order);
+      if (actual.refusal && expected.error.empty() && may_refuse) {
         // To refuse is right, and clear; to compute something else is not.
-        if (found.error.starts_with(sample.op->name + ": ")) {
+        if (actual.error.starts_with(sample.op->name + ": ")) {
           ++account.refused;
         } else {
-          account.findings.push_back(sample.name + " with " + what + ": " + found.error);
+          account.findings.push_back(sample.name + " with " + what + ": " + actual.error);
         }
         return;
       }
-      const std::string text = difference(found, wanted);
+      const std::string text = difference(actual, expected);
       if (!text.empty()) {
         account.findings.push_back(sample.name + " with " + what + ": " + text);
-      } else if (found.error.empty()) {
+      } else if (actual.error.empty()) {
         ++account.calls;
-        account.gradients += found.gradients.empty() ? 0 : 1;
+        account.gradients += actual.gradients.empty() ? 0 : 1;
       }
     };
     const bool has_gradient =

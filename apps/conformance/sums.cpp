@@ -17,9 +17,8 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 
-// Long sums of equal values in types of 16 bits. A sum that is rounded to its type after each term
-// stops growing where the type has no next number: ones give 256 in bf16 and 2,048 in f16, however
-// many there are.
+// Long sums of equal values in types of 16 bits: a sum that is rounded after each term stops
+// growing, at 256 in bf16 and at 2,048 in f16.
 namespace tessera::conformance {
 namespace {
 
@@ -168,12 +167,12 @@ class Comparison {
   Comparison(const CallSample& sample, SumAccount& account) : sample_(sample), account_(account) {}
 
   /// `alone`: of one operator, which rounds once; else of several, whose roundings add up.
-  void compare(const char* what, const std::vector<Tensor>& found,
-               const std::vector<Tensor>& wanted, bool alone) {
-    for (std::size_t i = 0; i < found.size() && i < wanted.size(); ++i) {
-      if (found[i] && wanted[i] && is_floating(found[i].dtype()) &&
-          size_of(found[i].dtype()) == 2) {
-        compare(what + (" " + std::to_string(i)), found[i], wanted[i], alone);
+  void compare(const char* what, const std::vector<Tensor>& actual,
+               const std::vector<Tensor>& expected, bool alone) {
+    for (std::size_t i = 0; i < actual.size() && i < expected.size(); ++i) {
+      if (actual[i] && expected[i] && is_floating(actual[i].dtype()) &&
+          size_of(actual[i].dtype()) == 2) {
+        compare(what + (" " + std::to_string(i)), actual[i], expected[i], alone);
       }
     }
   }
@@ -181,24 +180,24 @@ class Comparison {
  private:
   /// Whether a value of this type can be that of f32. Of several operators, small sums may consist
   /// of rounding; a large one that stops growing is too small by a factor, whatever rounding does.
-  static bool fits(double found, double wanted, DType dtype, bool alone) {
-    const bool grew = std::abs(wanted) < 256 || std::abs(found) > 0.6 * std::abs(wanted);
-    const double allowed = 4 * epsilon(dtype) * std::abs(wanted) + 1e-5;
-    return alone ? std::abs(found - wanted) <= allowed : grew;
+  static bool fits(double actual, double expected, DType dtype, bool alone) {
+    const bool grew = std::abs(expected) < 256 || std::abs(actual) > 0.6 * std::abs(expected);
+    const double allowed = 4 * epsilon(dtype) * std::abs(expected) + 1e-5;
+    return alone ? std::abs(actual - expected) <= allowed : grew;
   }
 
-  void compare(const std::string& what, const Tensor& found, const Tensor& wanted, bool alone) {
-    const std::vector<double> values = to_doubles(found);
-    const std::vector<double> sums = to_doubles(wanted);
-    const double largest = found.dtype() == DType::f16 ? 65504.0 : 3e38;
+  void compare(const std::string& what, const Tensor& actual, const Tensor& expected, bool alone) {
+    const std::vector<double> values = to_doubles(actual);
+    const std::vector<double> sums = to_doubles(expected);
+    const double largest = actual.dtype() == DType::f16 ? 65504.0 : 3e38;
     for (std::size_t k = 0; k < values.size() && k < sums.size(); ++k) {
       if (!(std::abs(sums[k]) < largest)) {
         continue;
       }
       ++account_.compared;
       account_.long_sums +=
-          std::abs(sums[k]) >= static_cast<double>(terms_of(found.dtype())) / 4 ? 1 : 0;
-      if (!fits(values[k], sums[k], found.dtype(), alone)) {
+          std::abs(sums[k]) >= static_cast<double>(terms_of(actual.dtype())) / 4 ? 1 : 0;
+      if (!fits(values[k], sums[k], actual.dtype(), alone)) {
         account_.findings.push_back(
             sample_.name + ": " + what + " has " + std::to_string(values[k]) + " where f32 has " +
             std::to_string(sums[k]) + "; a sum in 16 bits must be formed in f32 and rounded once");
@@ -223,17 +222,17 @@ SumAccount check_sums(std::span<const CallSample> samples) {
     if (!completed(wide)) {
       return;
     }
-    const CallResult found = call_plain(call);
-    const CallResult wanted = call_plain(wide);
-    if (!found.error.empty() || !wanted.error.empty()) {
+    const CallResult actual = call_plain(call);
+    const CallResult expected = call_plain(wide);
+    if (!actual.error.empty() || !expected.error.empty()) {
       return;  // values that the operator refuses
     }
     ++account.calls;
     Comparison comparison(call, account);
-    comparison.compare("result", found.out, wanted.out, true);
-    comparison.compare("written operand", found.written, wanted.written, true);
-    if (found.backward_error.empty() && wanted.backward_error.empty()) {
-      comparison.compare("gradient", found.gradients, wanted.gradients, false);
+    comparison.compare("result", actual.out, expected.out, true);
+    comparison.compare("written operand", actual.written, expected.written, true);
+    if (actual.backward_error.empty() && expected.backward_error.empty()) {
+      comparison.compare("gradient", actual.gradients, expected.gradients, false);
     }
   };
   std::set<std::string> names;

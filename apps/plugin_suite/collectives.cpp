@@ -25,9 +25,8 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
 
-// Collectives between devices: whether what Tessera derives from them has the host's bits, between
-// threads and between processes, and whether they end when a rank fails. Where there is one device,
-// the functions of a group of one member, and of one whose second member never comes.
+// Collectives between devices: the host's bits, between threads and between processes, and an end
+// when a rank fails. With one device: a group of one member, and one whose second never joins.
 namespace tessera::plugin_suite {
 namespace {
 

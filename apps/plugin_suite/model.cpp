@@ -31,9 +31,8 @@ import tessera.checkpoint;
 import tessera.hub;
 import :split_batch;
 
-// A family of models against what every family promises: sizes and the built model agree, the loss
-// has the gradient of differences, generation, layouts and packed rows compute the same, folders
-// come back.
+// What every family of models promises: the sizes of the built model, the gradient of differences,
+// equal results of generation, layouts and packed rows, and folders that are read back.
 namespace tessera::plugin_suite {
 namespace {
 

@@ -123,27 +123,27 @@ struct AcceptedModules {
 };
 
 AcceptedModules accepted(const std::string& style) {
-  AcceptedModules found;
+  AcceptedModules modules;
   const auto model = new_model();
   for (const nn::Module* module : nn::all_modules(*model)) {
     const auto fresh = new_model();
     try {
       const parallel::ParallelPlan plan(*fresh, mesh_of(), entries_of(style, {module->name()}),
                                         plugin::host());
-      found.names.push_back(module->name());
+      modules.names.push_back(module->name());
     } catch (const Error& error) {
-      found.refusal = found.refusal.empty() ? error.what() : found.refusal;
+      modules.refusal = modules.refusal.empty() ? error.what() : modules.refusal;
     }
   }
-  return found;
+  return modules;
 }
 
 Names some_accepted(const std::string& style) {
-  AcceptedModules found = accepted(style);
-  if (found.names.empty()) {
-    throw SkippedCheck{"it accepts no module of a Llama: " + found.refusal};
+  AcceptedModules modules = accepted(style);
+  if (modules.names.empty()) {
+    throw SkippedCheck{"it accepts no module of a Llama: " + modules.refusal};
   }
-  return std::move(found.names);
+  return std::move(modules.names);
 }
 
 std::string makes_the_same_facts(const std::string& style) {

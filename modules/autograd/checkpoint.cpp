@@ -74,14 +74,14 @@ Node::Rest compute_again(const Recomputation& r, std::span<const Tensor> grads,
       root_grads.push_back(grads[i]);
     }
   }
-  std::vector<Tensor> found;
+  std::vector<Tensor> gradients;
   Node::Rest rest;
   if (std::ranges::find(later, true) == later.end()) {
-    found = gradients_between(roots, root_grads, ends, first, "checkpoint");
+    gradients = gradients_between(roots, root_grads, ends, first, "checkpoint");
   } else {
-    rest = gradients_between_apart(roots, root_grads, ends, first, "checkpoint", later, found);
+    rest = gradients_between_apart(roots, root_grads, ends, first, "checkpoint", later, gradients);
   }
-  std::move(found.begin(), found.end(), results.begin());
+  std::move(gradients.begin(), gradients.end(), results.begin());
   return rest;
 }
 

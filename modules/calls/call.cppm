@@ -40,7 +40,7 @@ struct Call {
 };
 
 /// "all_reduce(f32, 128, sum)", "broadcast(f32, 7, root 2)", "barrier()"; with the name of what it
-/// moves, where that was noted.
+/// moves, where one was given (identity_of).
 std::string to_string(const Call& call);
 
 /// A number for the name of what calls over segments move, such as a group of parameters. Errors

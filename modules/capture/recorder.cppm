@@ -11,8 +11,8 @@ export namespace tessera {
 /// sections. Everything is executed as without it, and the recorder keeps no tensor alive. Dynamic
 /// arguments that come from a Number or a Count with a source, or from a random stream, follow from
 /// the step's variables; all others are constants.
-/// Errors within a section: a tensor that was made before and is no input; a communicator that is
-/// called outside of any operator; values that are read and cannot be written as text.
+/// Errors within a section: a tensor that was made before and is not an input; a communicator that
+/// is called outside of any operator; values that are read and cannot be written as text.
 class Recorder final : public Mode {
  public:
   explicit Recorder(ModeLevel level = ModeLevel::below_distribution);

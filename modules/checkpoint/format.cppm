@@ -25,7 +25,7 @@ struct WrittenCounts {
 ///     registrar.add<CheckpointFormat>("numpy", [] { return std::make_unique<Numpy>(); });
 /// A format of checkpoints. An opened source describes all tensors at once (TensorSource::tensors)
 /// and reads any box of one when asked, so that a rank touches its own bytes only; stored types
-/// that are no DType (quantised ones) are decoded while reading. Its methods are called from
+/// that have no DType (quantised ones) are decoded while reading. Its methods are called from
 /// several threads.
 class CheckpointFormat {
  public:

@@ -31,7 +31,7 @@ class ChatTemplate {
  public:
   /// `name` begins the errors. `variables`: a JSON object with what templates may use besides the
   /// conversation: bos_token, eos_token, and settings of the template's own; `now`: the date that
-  /// strftime_now reads ("2026-01-31"). Errors (input) with name and line: it is no template, or
+  /// strftime_now reads ("2026-01-31"). Errors (input) with name and line: it is not a template, or
   /// has a construct that is not supported.
   ChatTemplate(std::string_view text, const std::string& name, std::string_view variables = "{}");
 

@@ -37,7 +37,7 @@ struct DocumentCounts {
   std::int64_t longest = 0;      // tokens of the longest one, before it was cut
   std::int64_t cut = 0;          // records
   std::int64_t left_out = 0;     // records: too long, or nothing trained is left of a document
-  std::int64_t blank_lines = 0;  // which are no documents
+  std::int64_t blank_lines = 0;  // which are not documents
   std::int64_t joined = 0;       // see Example::joined
   std::map<std::string, std::int64_t> dropped = {};  // contents, see Example::dropped
   std::map<std::string, std::int64_t> unread = {};   // records, by the member that nothing reads

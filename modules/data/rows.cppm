@@ -24,7 +24,7 @@ class RowSource {
   virtual std::int64_t rows() const = 0;
   /// Positions of a row whose loss counts.
   virtual std::int64_t trained(std::int64_t row) const = 0;
-  /// Positions of a row that are no padding.
+  /// Positions of a row that are not padding.
   virtual std::int64_t used(std::int64_t row) const = 0;
   /// Where a row comes from, for people: "chats.jsonl:17".
   virtual std::string where(std::int64_t row) const = 0;

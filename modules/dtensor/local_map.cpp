@@ -29,25 +29,25 @@ Layout entry_of(const std::vector<Layout>& list, std::size_t i) {
 }
 
 Tensor local_input(const Tensor& x, std::size_t i, const LocalMapOptions& options) {
-  const Layout wanted = entry_of(options.in, i);
+  const Layout entry = entry_of(options.in, i);
   if (!x || !x.is_distributed()) {
-    if (wanted) {
+    if (entry) {
       fail({.thing = "local_map",
             .wrong = fmt::format("input {} is {}", i, x ? "plain" : "undefined"),
-            .expected = fmt::format("a distributed tensor in {}", to_string(wanted)),
+            .expected = fmt::format("a distributed tensor in {}", to_string(entry)),
             .advice = "distribute() it"});
     }
     return x;
   }
   Tensor placed = x;
-  if (wanted && !(x.layout() == wanted)) {
+  if (entry && !(x.layout() == entry)) {
     if (!options.redistribute_inputs) {
       fail({.thing = "local_map",
             .wrong = fmt::format("input {} is {}", i, to_string(*x.spec())),
-            .expected = to_string(wanted),
+            .expected = to_string(entry),
             .advice = "redistribute it, or set redistribute_inputs"});
     }
-    placed = redistribute(x, wanted);
+    placed = redistribute(x, entry);
   }
   const Layout gradient = entry_of(options.in_gradients, i);
   try {
@@ -68,8 +68,8 @@ Tensors local_map(const LocalFunction& function, std::span<const Tensor> inputs,
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     locals.push_back(local_input(inputs[i], i, options));
     if (inputs[i] && inputs[i].is_distributed()) {
-      const Layout wanted = entry_of(options.in, i);
-      if (!shards_evenly(inputs[i].shape(), wanted ? wanted : inputs[i].layout())) {
+      const Layout entry = entry_of(options.in, i);
+      if (!shards_evenly(inputs[i].shape(), entry ? entry : inputs[i].layout())) {
         uneven = i;
       }
     }

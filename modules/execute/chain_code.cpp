@@ -251,7 +251,7 @@ class Writer {
 
   const Program& program_;
   const Chain& chain_;
-  Table<Chain::ValueIndex, Chain::OutputIndex> output_of_;  // none: it is no output
+  Table<Chain::ValueIndex, Chain::OutputIndex> output_of_;  // none: it is not an output
   Table<Chain::ValueIndex, bool> in_row_;  // it is in memory while its row is computed
   std::vector<std::size_t> first_number_;  // by call
   std::size_t numbers_ = 0;

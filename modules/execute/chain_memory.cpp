@@ -51,7 +51,7 @@ ByMemory<std::optional<MemoryIndex>> places_in_chains(std::span<const Chain> cha
       }
     }
     for (const Chain::Output& output : chain.outputs) {
-      const Tensor& made = shadow.at(output.tensor);
+      const Tensor& result = shadow.at(output.tensor);
       const MemoryIndex to = shadow.memory(output.tensor);
       if (!output.is_made) {
         continue;
@@ -67,8 +67,8 @@ ByMemory<std::optional<MemoryIndex>> places_in_chains(std::span<const Chain> cha
         const MemoryIndex from = shadow.memory(number);
         return value.spread == Spread::all &&
                (last_phase < value.phase || (last_phase == value.phase && by_elements)) &&
-               from != to && old.dtype() == made.dtype() && old.offset() == 0 &&
-               made.offset() == 0 && shadow.memories[from].bytes == shadow.memories[to].bytes;
+               from != to && old.dtype() == result.dtype() && old.offset() == 0 &&
+               result.offset() == 0 && shadow.memories[from].bytes == shadow.memories[to].bytes;
       });
       if (found != free.end()) {
         places[to] = shadow.memory(found->first);

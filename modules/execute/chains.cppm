@@ -71,7 +71,7 @@ struct Chain {
   int phases() const { return calls.back().phase + 1; }
   bool has_rows() const;
   bool in_double() const;
-  /// Where an output's rows are summed, in bytes; 0: it is no sum.
+  /// Where an output's rows are summed, in bytes; 0: it is not a sum.
   std::int64_t bytes_of_sums(const Output& output) const;
   /// Workspace of all of them, one after the other.
   std::int64_t workspace() const;

@@ -54,8 +54,8 @@ class Sequence {
 
   const Program& program() const { return program_; }
   Values values(ValueNames& names) const {
-    const std::unique_ptr<Analysis> known = verified(program_);
-    return values_of(program_, *known, names, carries_);
+    const std::unique_ptr<Analysis> analysis = verified(program_);
+    return values_of(program_, *analysis, names, carries_);
   }
 
  private:

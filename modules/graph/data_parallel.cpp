@@ -202,7 +202,7 @@ class DataParallelPlacer {
     }
     const bool is_view = i.out.size() == 1 && i.out[0].exists() && uses_.view[i.out[0]] == &i;
     if (is_view && uses_.computes[place] && sharded_[uses_.root[i.out[0]]]) {
-      return;  // made anew where it is used, so that nothing keeps what was gathered
+      return;  // made again where it is used, so that nothing keeps what was gathered
     }
     std::vector<Tensor> in;
     for (std::size_t k = 0; k < i.in.size(); ++k) {

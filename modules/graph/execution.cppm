@@ -35,7 +35,7 @@ struct ExecutionOptions {
   /// Changes of the step, after all of this.
   std::vector<Transform> transforms = {};
   /// Steps that are recorded as they are taken are recorded twice and compared, so a number that
-  /// the host computes anew in each step and that is no Number is an error, not a constant.
+  /// the host computes again in each step and that is not a Number is an error, not a constant.
   bool compares_recordings = false;
   /// Every so many replayed steps are also taken as they are written, from the same state, and
   /// compared bit by bit; see verified_every. 0: what the environment's TESSERA_GRAPH_VERIFY says.

@@ -49,7 +49,8 @@ class Editor {
   /// Takes the call at `place` away (an anchor, for example) and puts there what `make` adds: it
   /// gets the call's operands and returns tensors for its results, of their shapes and types, which
   /// all that follows uses instead; none (TensorIndex()) for a result that nothing uses.
-  /// Errors: it is no call of an operator that makes results; a result is missing or does not fit.
+  /// Errors: it is not a call of an operator that makes results; a result is missing or does not
+  /// fit.
   void replace(
       ProgramPlace place,
       const std::function<std::vector<TensorIndex>(const std::vector<TensorIndex>& in)>& make);

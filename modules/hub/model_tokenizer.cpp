@@ -476,7 +476,7 @@ std::string own_tokenizer_file(const std::string& folder) {
                 .wrong = fmt::format("the folder cannot be read ({})", error.message()),
                 .advice = "check its permissions"});
   }
-  // Of a model in a folder with another form, a GGUF file beside it is no part.
+  // Of a model in a folder with another form, a GGUF file beside it is not part of it.
   if (const fs::path gguf = fs::path(folder) / "model.gguf";
       first.empty() && !fs::exists(fs::path(folder) / "config.json", error) && is_gguf(gguf)) {
     return own_tokenizer_file(gguf);

@@ -103,7 +103,7 @@ void RankProcesses::report_stopped(double after) {
 void RankProcesses::end_stuck(double after) {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     const RankRecord& record = control_.ranks()[number(rank)];
-    Life& life = lives_[rank];
+    LastSigns& life = lives_[rank];
     const Signs now = {processor_seconds(processes_[rank]), record.recorded.load(),
                        record.step.load()};
     const bool waits = !stopped_[rank] && record.waiting_for.load() >= 0;

@@ -37,7 +37,7 @@ class RankProcesses {
     std::int64_t step = -1;
     friend bool operator==(const Signs&, const Signs&) = default;
   };
-  struct Life {
+  struct LastSigns {
     Signs signs;
     Stopwatch since;  // they have changed
   };
@@ -49,7 +49,7 @@ class RankProcesses {
 
   std::vector<int> processes_;  // 0 once it has ended
   std::vector<std::optional<Stopwatch>> stopped_;
-  std::vector<Life> lives_;
+  std::vector<LastSigns> lives_;
   Control& control_;
   Region& region_;
   int first_;

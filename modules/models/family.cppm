@@ -88,7 +88,7 @@ class ModelFamily {
   /// Prefix that names of a folder may lack ("transformer."), as transformers' base
   /// model writes them. The default: nothing.
   virtual std::string base_prefix() const;
-  /// Patterns of tensors in a folder that are no parameters. The default: none.
+  /// Patterns of tensors in a folder that are not parameters. The default: none.
   virtual std::vector<std::string> ignored_tensors() const;
   /// Text before a layer's number in its name, "model.layers.", and the size that counts them.
   struct Layers {

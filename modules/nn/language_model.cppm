@@ -53,9 +53,9 @@ class LanguageModel : public Module {
                       const RowDocuments& documents = {});
   /// For losses, logits are in memory for at most so many tokens of this rank at a time, and
   /// backward computes them again (see linear_cross_entropy); 0: for all at once. Forward makes
-  /// whole logits. Hooks on the head that are no conversions get losses instead of logits then.
+  /// whole logits. Hooks on the head that are not conversions get losses instead of logits then.
   /// Errors (input): a negative number; the family has no head. In the calls that follow: the head
-  /// is no Linear, or its logits are converted to another layout before the loss.
+  /// is not a Linear, or its logits are converted to another layout before the loss.
   void set_head_rows(std::int64_t rows);
   /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
   /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by

@@ -242,9 +242,9 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
       kept = from_local(kept, chosen.layout(), chosen.shape());
     }
   }
-  Tensors given{hidden, routed.choice.weights, chosen};
+  Tensors operands{hidden, routed.choice.weights, chosen};
   if (kept) {
-    given.push_back(kept);
+    operands.push_back(kept);
   }
   Tensor shared;
   auto* const experts = dynamic_cast<Experts*>(&*experts_);
@@ -252,7 +252,7 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
     experts->compute_beside(
         [&](const std::function<void()>& work) { shared = shared_result(hidden, work); });
   }
-  Tensor result = (*experts_)(given)[0];  // as hidden
+  Tensor result = (*experts_)(operands)[0];  // as hidden
   if (shared_) {
     result = ops::add(result, shared ? shared : shared_result(hidden, nullptr));
   }

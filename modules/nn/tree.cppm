@@ -164,7 +164,7 @@ class Module {
   /// Which hooks a call runs now: another number after one was added, removed or replaced.
   std::uint64_t hooks_identity() const;
 
-  /// Counts a change of what calls compute that is no tensor: call it after you have set an
+  /// Counts a change of what calls compute that is not a tensor: call it after you have set an
   /// attribute that forward reads, so that captured steps notice. Styles do for their settings.
   void note_change() { ++changes_; }
   std::uint64_t changes() const { return changes_; }

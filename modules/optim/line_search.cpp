@@ -16,9 +16,9 @@ namespace tessera::optim {
 namespace {
 
 /// The minimum of the cubic polynomial through two trials, within the bounds.
-double interpolated(const Trial& a, const Trial& b, double low, double high) {
-  const Trial& x1 = a.t <= b.t ? a : b;
-  const Trial& x2 = a.t <= b.t ? b : a;
+double interpolated(const LinePoint& a, const LinePoint& b, double low, double high) {
+  const LinePoint& x1 = a.t <= b.t ? a : b;
+  const LinePoint& x2 = a.t <= b.t ? b : a;
   const double d1 = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.t - b.t);
   const double square = d1 * d1 - a.slope * b.slope;
   if (!(square >= 0)) {
@@ -32,18 +32,18 @@ double interpolated(const Trial& a, const Trial& b, double low, double high) {
 
 }  // namespace
 
-Trial strong_wolfe(const std::function<Trial(double)>& evaluate, const Trial& start, double t,
-                   double length, double tolerance, std::int64_t most) {
+LinePoint strong_wolfe(const std::function<LinePoint(double)>& evaluate, const LinePoint& start,
+                       double t, double length, double tolerance, std::int64_t most) {
   constexpr double c1 = 1e-4;
   constexpr double c2 = 0.9;
-  const auto too_high = [&](const Trial& x) {
+  const auto too_high = [&](const LinePoint& x) {
     return x.loss > start.loss + c1 * x.t * start.slope;
   };
-  const auto is_flat = [&](const Trial& x) { return std::abs(x.slope) <= -c2 * start.slope; };
-  Trial last = start;
-  Trial now = evaluate(t);
+  const auto is_flat = [&](const LinePoint& x) { return std::abs(x.slope) <= -c2 * start.slope; };
+  LinePoint last = start;
+  LinePoint now = evaluate(t);
   std::int64_t tried = 0;
-  std::vector<Trial> bracket;
+  std::vector<LinePoint> bracket;
   while (tried < most) {
     if (too_high(now) || (tried > 1 && now.loss >= last.loss)) {
       bracket = {last, now};

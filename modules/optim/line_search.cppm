@@ -10,7 +10,7 @@ namespace tessera::optim {
 using Point = std::vector<Tensor>;
 
 /// A step length that was tried: the loss, the gradient and its slope along the direction.
-struct Trial {
+struct LinePoint {
   double t = 0;
   double loss = 0;
   Point gradient = {};
@@ -19,7 +19,7 @@ struct Trial {
 
 /// Searches from `start` (t = 0) along a direction, with at most `most` evaluations after the first
 /// one. Source: Nocedal and Wright, 2006, algorithms 3.5 and 3.6, with c1 = 1e-4 and c2 = 0.9.
-Trial strong_wolfe(const std::function<Trial(double)>& evaluate, const Trial& start, double t,
-                   double length, double tolerance, std::int64_t most);
+LinePoint strong_wolfe(const std::function<LinePoint(double)>& evaluate, const LinePoint& start,
+                       double t, double length, double tolerance, std::int64_t most);
 
 }  // namespace tessera::optim

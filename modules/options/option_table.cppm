@@ -15,9 +15,9 @@ struct OptionKey {
   Range range = {};  // of a number
 };
 
-// How options of each type are read, with the field's value as default, and written as JSON (empty:
-// not at all). Modules with types of their own add functions of these names.
-// Errors (input): those of PluginOptions.
+// Reads an option of each type, with the field's value as its default, and writes it as JSON
+// (empty: it is not written). Modules overload these for their own types. Errors (input):
+// PluginOptions'.
 void read_option(PluginOptions& options, const OptionKey& key, bool& value);
 void read_option(PluginOptions& options, const OptionKey& key, int& value);
 void read_option(PluginOptions& options, const OptionKey& key, std::int64_t& value);

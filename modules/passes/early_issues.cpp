@@ -186,7 +186,7 @@ class Profile {
   }
 
   const Shadow& shadow_;
-  ByPlace<std::vector<MemoryIndex>> uses_;  // memories that are no inputs
+  ByPlace<std::vector<MemoryIndex>> uses_;  // memories that are not inputs
   ByMemory<Position> first_;
   ByMemory<Position> last_;
   ByPosition<std::int64_t> live_;

@@ -14,7 +14,7 @@ struct ProgramMessage {
   int to = 0;
   std::int64_t tag = 0;
 };
-/// Nothing: the instruction is no message.
+/// Nothing: the instruction is not a message.
 std::optional<ProgramMessage> message_of(const Program& program, const Instruction& instruction);
 
 /// A call in which other ranks take part.

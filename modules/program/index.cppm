@@ -4,7 +4,8 @@ import tessera.base;
 
 export namespace tessera {
 
-/// The number of a thing of one kind, which is no number of anything else. Without one: of nothing.
+/// The number of a thing of one kind, which is not a number of anything else. Without one: of
+/// nothing.
 template <class Kind>
 struct Index {
   int number = -1;

@@ -25,7 +25,7 @@ struct Memory {
   bool read_later = false;
   /// It is a MemoryPlace's, and takes nothing of the device's (see ProgramTensor::elsewhere).
   bool elsewhere = false;
-  /// Its values stay in the registers of a chain (see chains_of): it is no memory.
+  /// Its values stay in the registers of a chain (see chains_of): it has no memory.
   bool inside = false;
 };
 

@@ -306,7 +306,7 @@ class Describer {
   std::span<const PlaceIndex> carries_;
   const ByPlace<Access>& accesses_;
   ByMemory<ValueIndex> contents_;
-  ByMemory<const CopySources*> known_originals_;  // of the contents; null: they are no copy
+  ByMemory<const CopySources*> known_originals_;  // of the contents; null: no copy
   ByTensor<ValueIndex> views_;                    // as far as they were asked for
   ByTensor<bool> defined_;                        // inputs, and what instructions so far have made
   std::map<ValueIndex, CopySources> originals_;   // by the contents of copies

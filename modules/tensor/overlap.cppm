@@ -6,9 +6,8 @@ import :op;
 
 export namespace tessera {
 
-// These functions look at addresses, shapes and strides only; of a distributed tensor they look at
-// the local part. The answer is exact, except for strides that are too irregular to decide on in
-// reasonable time: such memory is reported as shared.
+// By addresses, shapes and strides alone, of a distributed tensor those of its local part. Exact,
+// but strides that are too irregular to decide on in reasonable time are reported as shared memory.
 
 /// Whether two elements of `x` are the same memory, as in an expanded tensor or in sliding windows.
 bool repeats_elements(const Tensor& x);

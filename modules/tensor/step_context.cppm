@@ -29,7 +29,7 @@ struct Leaves {
 
 /// How gradients are summed so that the number of ranks changes nothing: as nodes of that tree. The
 /// ranks along the batch, in their order, have a leaf each; there may be fewer leaves than ranks,
-/// and what the last ones have is no part of any sum.
+/// and what the last ones have is not part of any sum.
 struct TreeSums {
   DeviceMesh mesh;
   /// Those along the batch that have several ranks. All but the first have a power of two of ranks
@@ -68,7 +68,7 @@ std::uint64_t new_order();
 
 /// Within the scope the calling thread's context is changed:
 ///     const StepScope scope([](StepContext& step) { step.sums_gradients = false; });
-/// Scopes end in reverse order. Error: the number of feature blocks is no power of two.
+/// Scopes end in reverse order. Error: the number of feature blocks is not a power of two.
 class StepScope {
  public:
   template <class Change>

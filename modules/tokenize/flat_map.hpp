@@ -7,7 +7,7 @@
 namespace tessera::tokenize {
 
 /// A hash table from 64-bit keys to small values, in one block of memory: several times as fast as
-/// std::unordered_map, and every merge of a word looks into it. All ones is no key.
+/// std::unordered_map, and every merge of a word looks into it. All ones is not a key.
 template <class Value>
 class FlatMap {
  public:

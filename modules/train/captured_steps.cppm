@@ -46,7 +46,7 @@ class CapturedSteps {
   void set_program(Program program);
   /// The same before the first step, without a step that is not replayed. `make` builds a training
   /// of an equal model on the meta device (on_meta), and returns what capture() says of its steps.
-  /// Returns what the host reads in a step and is no guard: where it reads anything, nothing is
+  /// Returns what the host reads in a step and is not a guard: where it reads anything, nothing is
   /// set, and steps are recorded as they are taken. Errors: those of `make`; see set_program.
   std::string capture_ahead(const std::function<Program()>& make);
   /// Of a training on the meta device: takes steps until one is captured, and another one, which

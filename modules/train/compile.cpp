@@ -391,7 +391,7 @@ struct CompiledStep::State {
     }
     objects.check_kept(held);
     check_gradients(inputs, had_gradients);
-    if (objects.count() == known) {  // otherwise what was found in it was no input
+    if (objects.count() == known) {  // otherwise what was found in it was not an input
       made.check_gone(results);
       recording = recorder.finish(plan.variables());
     }

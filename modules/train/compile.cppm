@@ -39,7 +39,7 @@ class StepCall {
   /// parameters are updated, and its gradients dropped. Once in a call. `lr`: a number of the call,
   /// or what is computed from one; another one is a constant.
   /// `clipping`: of its gradients, multiplied by `grad_scale`. It is computed by operators, so a
-  /// norm that is not finite is no error: read gradient_norm() by guard().
+  /// norm that is not finite is not an error: read gradient_norm() by guard().
   /// Errors: it was updated before; those of Optimizer::step and of Clipping::check.
   void update(optim::Optimizer& optimizer, const Number& lr, const optim::Clipping& clipping = {},
               const Number& grad_scale = 1);
@@ -116,8 +116,8 @@ class CompiledStep {
   const ReplayCounts& counts() const;
   /// That of the last call that was recorded or replayed; null: there was none.
   const Program* program() const;
-  /// What the host reads in a call and is no guard, for which it was not captured before the first
-  /// one; empty: nothing.
+  /// What the host reads in a call and is not a guard, for which it was not captured before the
+  /// first one; empty: nothing.
   const std::string& reads() const;
 
  private:

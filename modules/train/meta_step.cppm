@@ -30,8 +30,8 @@ void as_rank(int rank, const std::function<void()>& body);
 /// many threads for kernels as the caller has.
 void on_meta(int rank, const std::function<void()>& body);
 
-/// The first instruction at which the host reads a value that is no guard, in words; empty: none.
-/// The meta device has no values, so such a program is not that of a step with data.
+/// The first instruction at which the host reads a value that is not a guard, in words; empty:
+/// none. The meta device has no values, so such a program is not that of a step with data.
 std::string reads_values(const Program& program);
 
 }  // namespace tessera

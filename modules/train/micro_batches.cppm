@@ -57,7 +57,7 @@ class MicroBatchOrder {
 
 /// One after the other.
 std::unique_ptr<MicroBatchOrder> one_after_the_other(const parallel::ParallelPlan& plan);
-/// As the schedule of the plan's stages says. Error: the model is no nn::LanguageModel.
+/// As the schedule of the plan's stages says. Error: the model is not an nn::LanguageModel.
 std::unique_ptr<MicroBatchOrder> by_stages(nn::Module& model, const parallel::ParallelPlan& plan);
 
 /// One after the other, so that the bits of gradients and sums do not depend on how many ranks

@@ -61,7 +61,8 @@ class Training {
   /// gradients are dropped and done() is as before.
   StepResult step(const StepBatch& batch, const LossSum& loss_sum);
   /// The same, and captured where captured().set_enabled(true) was called: numbers that the host
-  /// computes and that are no Number are constants of the program then. Errors: see program_of.
+  /// computes and that are not of a Number are constants of the program then. Errors: see
+  /// program_of.
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
   /// Of a stage's model on the meta device, before its first step: where it finds and leaves the
   /// forms of hidden states.

@@ -260,9 +260,9 @@ void TrainingCheckpoints::load(const TensorSource& reader, const std::string& la
     }
   }
   StateDict all = live_state();
-  // Which random streams exist is the checkpoint's to say: one that only a step uses, such as
-  // dropout's, is not among this process's yet. So it is whether there were skipped steps, or a
-  // scaler: a run may go on with one, or without.
+  // The checkpoint determines which random streams exist: one that only a step uses (dropout) may
+  // not exist here yet. The same holds for skipped steps and for the scaler, which a run may add or
+  // drop.
   const auto is_stored = [](const auto& scalar) {
     return scalar.first.starts_with(random_prefix) || scalar.first == skipped_name ||
            scalar.first.starts_with(scaler_prefix);

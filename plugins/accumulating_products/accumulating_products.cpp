@@ -2,8 +2,8 @@
 // embedding (the product with rows of zeros and a one), and adds it to another tensor (over
 // micro-batches, or where several layers read one tensor), the product adds to that tensor itself.
 // So the product's result takes no memory and is not read again. A sum that the product forms has
-// other roundings than a product and a sum after it: this is no pass. Of 16 bits that are added to
-// f32, the product is not rounded at all.
+// other roundings than a product and a sum after it: this is not a pass. Of 16 bits that are added
+// to f32, the product is not rounded at all.
 #include <algorithm>
 #include <cstddef>
 #include <iterator>

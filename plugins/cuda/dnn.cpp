@@ -17,7 +17,7 @@ import tessera.base;
 namespace tessera::cuda {
 namespace {
 
-/// Before it, backward is wrong where the keys are no multiple of 128.
+/// Before it, backward is wrong where the keys are not a multiple of 128.
 constexpr std::size_t oldest_version = 91600;
 constexpr std::int64_t most_forward_dim = 256, most_backward_dim = 128;
 /// Of the scores' gradients.

@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "safetensors.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::difference;
@@ -20,6 +21,7 @@ using equivalence::Folder;
 using equivalence::layout;
 using equivalence::read_file;
 using equivalence::reference;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -385,7 +387,7 @@ TEST_CASE("generated text is that of the merged weights", "[adapters]") {
                            "\"]\nseq_len = 24\nvalidation = 0.0\n[train]\nsteps = 20\nbatch = 4\n"
                            "[optimizer]\nlr = 3e-2\nweight_decay = 0.0\n";
   equivalence::train(folder, "run",
-                     "[model]\ndim = 16\nlayers = 1\nheads = 2\n" + data +
+                     small_model({.dim = 16, .layers = 1, .heads = 2}) + data +
                          entry("\"**.{q_proj,v_proj,down_proj}\", \"lm_head\"", "rank = 4"),
                      layout("one rank"),
                      // The updates must do nearly all of the work.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 #include "texts.hpp"
 
@@ -22,6 +23,7 @@ using equivalence::same_bits;
 using equivalence::Step;
 using nlohmann::json;
 using tessera::testing::has;
+using tessera::testing::small_model;
 namespace fs = std::filesystem;
 
 namespace {
@@ -36,9 +38,8 @@ const std::string qlora = "[[parallel]]\nstyle = \"QLoRA\"\n" + on_all + "option
 /// A model folder of one rank's random weights: widths of which two ranks get whole blocks of 64.
 std::string make_base(const Folder& folder, const std::string& name, int seed = 1) {
   equivalence::train(folder, name + "-run",
-                     "[model]\ndim = 128\nlayers = 2\nheads = 4\nkv_heads = 2\nffn_dim = 256\n"
-                     "[data]\ntext = [\"" +
-                         corpus +
+                     small_model({.dim = 128, .kv_heads = 2, .ffn_dim = 256}) +
+                         "[data]\ntext = [\"" + corpus +
                          "\"]\nseq_len = 24\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 12\n"
                          "seed = " +
                          std::to_string(seed) + "\n",

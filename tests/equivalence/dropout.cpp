@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::Folder;
@@ -12,6 +13,7 @@ using equivalence::Layout;
 using equivalence::loss_difference;
 using equivalence::reference;
 using equivalence::Step;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -24,9 +26,13 @@ const char* const kLayouts[] = {"one rank",
                                 "FSDP 2 x TP 2 with sequence and loss parallel"};
 
 std::string config() {
-  return "[model]\ndim = 30\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 6\nffn_dim = 38\n"
-         "vocab = 101\ndropout = 0.25\n[data]\ntokens = [\"" +
-         reference("curves/tokens_short.npy") +
+  return small_model({.vocab = 101,
+                      .dim = 30,
+                      .kv_heads = 2,
+                      .head_dim = 6,
+                      .ffn_dim = 38,
+                      .dropout = 0.25}) +
+         "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
          "\"]\nseq_len = 24\nvalidation = 0.0\n[train]\nsteps = 4\nbatch = 12\nseed = 7\n"
          "[optimizer]\nlr = 1e-3\n[checkpoint]\nevery = 2\n";
 }

@@ -8,6 +8,7 @@
 #include "catch.hpp"
 #include "curve.hpp"
 #include "hub_folder.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::Curve;
@@ -18,6 +19,7 @@ using equivalence::loss_difference;
 using equivalence::reference;
 using equivalence::same_bits;
 using equivalence::Step;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -149,10 +151,10 @@ TEST_CASE("texts of a model with a bias are those of its checkpoint and its expo
     rhyme += "one two buckle my shoe, three four knock at the door, " + std::to_string(i) + ". ";
   }
   folder.write("rhyme.txt", rhyme);
-  const std::string config =
-      "[model]\nfamily = \"mixtral\"\ndim = 32\nlayers = 2\nheads = 4\nffn_dim = 32\nexperts = "
-      "4\n[experts]\nbias_rate = 0.3\n[data]\ntext = [\"rhyme.txt\"]\nseq_len = "
-      "32\nvalidation = 0.0\n[train]\nsteps = 30\nbatch = 12\n[optimizer]\nlr = 1e-2\n";
+  const std::string config = small_model({.family = "mixtral", .ffn_dim = 32}) +
+                             "experts = 4\n[experts]\nbias_rate = 0.3\n[data]\n"
+                             "text = [\"rhyme.txt\"]\nseq_len = 32\nvalidation = 0.0\n[train]\n"
+                             "steps = 30\nbatch = 12\n[optimizer]\nlr = 1e-2\n";
   equivalence::train(folder, "run", config, kTwo);
   const std::string stored = equivalence::checkpoint(folder, "run", 30);
   const auto text = [](const std::string& from, const std::string& more) {

@@ -14,6 +14,7 @@
 #include "catch.hpp"
 #include "hub_folder.hpp"
 #include "safetensors.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::difference;
@@ -26,6 +27,7 @@ using equivalence::one_step;
 using equivalence::read_file;
 using equivalence::reference;
 using equivalence::tensors_of;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -166,7 +168,8 @@ TEST_CASE("an export of a model that was trained from nothing says what it is", 
   const Folder folder;
   const std::string text = folder.write("a.txt", std::string(600, 'a'));
   equivalence::train(folder, "run",
-                     "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntext = [\"" + text +
+                     small_model({.dim = 16, .layers = 1, .heads = 2}) + "[data]\ntext = [\"" +
+                         text +
                          "\"]\nseq_len = 24\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 2\n",
                      layout("one rank"));
   const std::string exported =
@@ -191,7 +194,8 @@ TEST_CASE("text is refused where a model's tokens are not bytes", "[folders]") {
           {"model.from", "vocabulary of 64 tokens", "data.tokens"});
   const std::string text = folder.write("long.txt", std::string(600, 'a'));
   equivalence::train(folder, "run",
-                     "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntext = [\"" + text +
+                     small_model({.dim = 16, .layers = 1, .heads = 2}) + "[data]\ntext = [\"" +
+                         text +
                          "\"]\nseq_len = 24\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 2\n",
                      layout("one rank"));
   for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"}) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::checkpoint;
@@ -14,13 +15,13 @@ using equivalence::Layout;
 using equivalence::layouts;
 using equivalence::reference;
 using equivalence::Step;
+using tessera::testing::small_model;
 
 namespace {
 
 const std::string config =
-    "[model]\ndim = 32\nlayers = 3\nheads = 4\nkv_heads = 2\nffn_dim = 48\nvocab = 101\n"
-    "dropout = 0.1\n[data]\ntokens = [\"" +
-    reference("curves/tokens_short.npy") +
+    small_model({.vocab = 101, .layers = 3, .kv_heads = 2, .ffn_dim = 48, .dropout = 0.1}) +
+    "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
     "\"]\nseq_len = 24\nvalidation = 0.0\n"
     "[train]\nsteps = 4\nbatch = 12\nseed = 7\nclip_grad_norm = 0.5\n"
     // All of the first layers: no gradient reaches them. A part of the last one.

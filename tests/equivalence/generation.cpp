@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::Folder;
 using equivalence::layout;
 using equivalence::succeed;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -22,10 +24,9 @@ std::string trained(const Folder& folder, const char* where) {
     rhyme += "one two buckle my shoe, three four knock at the door, " + std::to_string(i) + ". ";
   }
   folder.write("rhyme.txt", rhyme);
-  const std::string config =
-      "[model]\ndim = 32\nlayers = 2\nheads = 4\nkv_heads = 2\n[data]\ntext = [\"rhyme.txt\"]\n"
-      "seq_len = 32\nvalidation = 0.0\n[train]\nsteps = 40\nbatch = 12\n"
-      "[optimizer]\nlr = 1e-2\n";
+  const std::string config = small_model({.kv_heads = 2}) +
+                             "[data]\ntext = [\"rhyme.txt\"]\nseq_len = 32\nvalidation = 0.0\n"
+                             "[train]\nsteps = 40\nbatch = 12\n[optimizer]\nlr = 1e-2\n";
   equivalence::train(folder, "run", config, layout(where));
   return equivalence::checkpoint(folder, "run", 40);
 }
@@ -225,10 +226,9 @@ TEST_CASE("text cannot be made without a prompt, a tokenizer or a checkpoint", "
   const std::string from = trained(folder, "one rank");
   CHECK(equivalence::run("generate '" + from + "' --prompt ''").code == 2);
   CHECK(equivalence::run("generate /nowhere --prompt a").code == 2);
-  const std::string tokens =
-      "[model]\ndim = 16\nlayers = 1\nheads = 2\nvocab = 101\n[data]\ntokens = [\"" +
-      equivalence::reference("curves/tokens.npy") +
-      "\"]\nseq_len = 8\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 2\n";
+  const std::string tokens = small_model({.vocab = 101, .dim = 16, .layers = 1, .heads = 2}) +
+                             "[data]\ntokens = [\"" + equivalence::reference("curves/tokens.npy") +
+                             "\"]\nseq_len = 8\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 2\n";
   equivalence::train(folder, "tokens", tokens, layout("one rank"));
   const auto result = equivalence::run("generate '" + equivalence::checkpoint(folder, "tokens", 1) +
                                        "' --prompt a");

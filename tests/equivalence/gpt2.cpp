@@ -8,6 +8,7 @@
 #include "catch.hpp"
 #include "curve.hpp"
 #include "hub_folder.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::Curve;
@@ -18,6 +19,7 @@ using equivalence::Layout;
 using equivalence::layouts;
 using equivalence::one_step;
 using equivalence::reference;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -190,9 +192,9 @@ TEST_CASE("GPT-2's text goes on from any of its beginnings", "[gpt2]") {
   }
   folder.write("rhyme.txt", rhyme);
   equivalence::train(folder, "run",
-                     "[model]\nfamily = \"gpt2\"\ndim = 32\nlayers = 2\nheads = 4\n[data]\n"
-                     "text = [\"rhyme.txt\"]\nseq_len = 40\nvalidation = 0.0\n[train]\nsteps = 40\n"
-                     "batch = 12\n[optimizer]\nlr = 1e-2\n",
+                     small_model({.family = "gpt2"}) +
+                         "[data]\ntext = [\"rhyme.txt\"]\nseq_len = 40\nvalidation = 0.0\n"
+                         "[train]\nsteps = 40\nbatch = 12\n[optimizer]\nlr = 1e-2\n",
                      of_gpt2(equivalence::layout("FSDP 2 x TP 2")));
   const std::string from = equivalence::checkpoint(folder, "run", 40);
   const std::string prompt = "one two";

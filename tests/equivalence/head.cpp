@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::Folder;
@@ -15,12 +16,12 @@ using equivalence::layouts;
 using equivalence::loss_difference;
 using equivalence::reference;
 using equivalence::Step;
+using tessera::testing::small_model;
 
 namespace {
 
 std::string config(const std::string& model) {
-  return "[model]\ndim = 32\nlayers = 1\nheads = 4\nkv_heads = 2\nhead_dim = 6\nffn_dim = 38\n"
-         "vocab = 101\n" +
+  return small_model({.vocab = 101, .layers = 1, .kv_heads = 2, .head_dim = 6, .ffn_dim = 38}) +
          model + "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
          "\"]\nseq_len = 24\nvalidation = 0.2\nvalidate_every = 4\n[train]\nsteps = 4\nbatch = 12\n"
          "seed = 7\n[optimizer]\nlr = 1e-2\n";

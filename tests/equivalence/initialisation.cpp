@@ -9,6 +9,7 @@
 #include "catch.hpp"
 #include "random_page.hpp"
 #include "safetensors.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::Folder;
@@ -18,14 +19,14 @@ using equivalence::layouts;
 using equivalence::loss_difference;
 using equivalence::reference;
 using equivalence::same_bits;
+using tessera::testing::small_model;
 
 namespace {
 
 /// Extents that few numbers of ranks divide; heads that two ranks can share.
 std::string fresh_model(bool tied) {
-  return "[model]\ndim = 30\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 6\nffn_dim = 38\n"
-         "vocab = 101\ntie_embeddings = " +
-         std::string(tied ? "true" : "false") + "\n";
+  return small_model({.vocab = 101, .dim = 30, .kv_heads = 2, .head_dim = 6, .ffn_dim = 38}) +
+         "tie_embeddings = " + std::string(tied ? "true" : "false") + "\n";
 }
 
 /// 100 windows: 9 steps of 12 rows pass the end of an epoch.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::difference;
@@ -15,6 +16,7 @@ using equivalence::layout;
 using equivalence::layouts;
 using equivalence::reference;
 using equivalence::Step;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -89,9 +91,8 @@ TEST_CASE("rank-stabilised and weight-decomposed updates follow PEFT's curves", 
 TEST_CASE("a run with packed weights has one curve in every layout", "[lora]") {
   // Widths of which two ranks get whole blocks of 64.
   const std::string config =
-      "[model]\ndim = 128\nlayers = 2\nheads = 4\nkv_heads = 2\nffn_dim = 256\nvocab = 128\n"
-      "[data]\ntokens = [\"" +
-      reference("curves/tokens.npy") +
+      small_model({.vocab = 128, .dim = 128, .kv_heads = 2, .ffn_dim = 256}) +
+      "[data]\ntokens = [\"" + reference("curves/tokens.npy") +
       "\"]\nvalidation = 0.0\nseq_len = 24\n[train]\nsteps = 6\nbatch = 12\n"
       "[optimizer]\nlr = 1e-3\n";
   for (const char* options : {"rank = 4", "rank = 4, dora = true, alpha = 8"}) {
@@ -118,13 +119,11 @@ TEST_CASE("a run with packed weights has one curve in every layout", "[lora]") {
 TEST_CASE("packed weights are counted as the weights that they are", "[lora]") {
   const auto frozen = [](const std::string& style, const std::string& options) {
     const Folder folder;
-    const std::string file =
-        folder.write("run.toml",
-                     "[model]\ndim = 128\nlayers = 1\nheads = 4\nffn_dim = 256\nvocab = 128\n"
-                     "[data]\ntokens = [\"" +
-                         reference("curves/tokens.npy") +
-                         "\"]\nvalidation = 0.0\nseq_len = 24\n[train]\nbatch = 12\n" +
-                         layout("FSDP 2").config + entry(style, options));
+    const std::string file = folder.write(
+        "run.toml", small_model({.vocab = 128, .dim = 128, .layers = 1, .ffn_dim = 256}) +
+                        "[data]\ntokens = [\"" + reference("curves/tokens.npy") +
+                        "\"]\nvalidation = 0.0\nseq_len = 24\n[train]\nbatch = 12\n" +
+                        layout("FSDP 2").config + entry(style, options));
     const std::string out = equivalence::succeed("train " + file + " --dry-run");
     const std::size_t at = out.find("  frozen ");
     REQUIRE(at != std::string::npos);

@@ -13,6 +13,7 @@
 #include "catch.hpp"
 #include "curve.hpp"
 #include "hub_folder.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::Curve;
@@ -24,6 +25,7 @@ using equivalence::one_step;
 using equivalence::reference;
 using equivalence::same_bits;
 using equivalence::Step;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -384,10 +386,8 @@ TEST_CASE("experts that a folder has stacked, in bf16 and several files, are rea
 
 TEST_CASE("what a mixture of experts does not allow is refused before it runs", "[mixtral]") {
   const std::string made =
-      "[model]\nfamily = \"mixtral\"\ndim = 32\nlayers = 1\nheads = 2\nffn_dim = 16\nexperts = "
-      "6\nvocab = 101\n"
-      "[data]\ntokens = [\"" +
-      reference("curves/tokens.npy") +
+      small_model({.family = "mixtral", .layers = 1, .heads = 2, .ffn_dim = 16}) +
+      "experts = 6\nvocab = 101\n[data]\ntokens = [\"" + reference("curves/tokens.npy") +
       "\"]\nvalidation = 0.0\nseq_len = 8\n[train]\nsteps = 1\nbatch = 12\n";
   const auto refused = [&](const std::string& where, const std::string& more,
                            const std::string& words) {

@@ -2,11 +2,13 @@
 #include <string>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::difference;
 using equivalence::Folder;
 using equivalence::layout;
+using tessera::testing::small_model;
 
 TEST_CASE("a packed weight of a folder is what its values give in memory", "[adapters]") {
   const Folder folder;
@@ -17,7 +19,8 @@ TEST_CASE("a packed weight of a folder is what its values give in memory", "[ada
   const std::string data = "[data]\ntext = [\"" + folder.write("a.txt", words) +
                            "\"]\nseq_len = 24\nvalidation = 0.0\n[train]\nsteps = 1\nbatch = 12\n"
                            "[optimizer]\nlr = 1e-30\nweight_decay = 0.0\n";
-  const std::string random = "[model]\ndim = 128\nlayers = 1\nheads = 2\nffn_dim = 128\n" + data;
+  const std::string random =
+      small_model({.dim = 128, .layers = 1, .heads = 2, .ffn_dim = 128}) + data;
   const std::string packed =
       "[[parallel]]\nstyle = \"QLoRA\"\non = [\"**.{q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,"
       "down_proj}\"]\noptions = {rank = 4, base = \"nf4\"}\n";

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::Folder;
 using equivalence::Layout;
 using equivalence::reference;
 using equivalence::Step;
+using tessera::testing::small_model;
 
 namespace {
 
@@ -30,14 +32,12 @@ struct Family {
 const std::string kTokens = "[data]\ntokens = [\"" + reference("curves/tokens_short.npy") +
                             "\"]\nseq_len = 24\nvalidation = 0.2\nvalidation_windows = 8\n";
 const Family kLlama = {
-    "[model]\ndim = 32\nlayers = 2\nheads = 4\nkv_heads = 4\nhead_dim = 8\nffn_dim = 40\nvocab = "
-    "101\ndropout = 0.25\n",
+    small_model({.vocab = 101, .kv_heads = 4, .head_dim = 8, .ffn_dim = 40, .dropout = 0.25}),
     kTokens, "\"model.layers.*\"",
     "\"model.layers.*.self_attn.{q,k,v}_proj\", \"model.layers.*.mlp.{gate,up}_proj\"",
     "\"model.layers.*.self_attn.o_proj\", \"model.layers.*.mlp.down_proj\""};
-const Family kGpt2 = {
-    "[model]\nfamily = \"gpt2\"\ndim = 32\nlayers = 2\nheads = 4\nvocab = 101\ndropout = 0.25\n",
-    kTokens, "\"transformer.h.*\"", "", ""};
+const Family kGpt2 = {small_model({.family = "gpt2", .vocab = 101, .dropout = 0.25}), kTokens,
+                      "\"transformer.h.*\"", "", ""};
 /// A Llama whose rows hold several conversations.
 const Family kPacked = {"[model]\nfrom = \"" + reference("sft/initial") + "\"\ndropout = 0.1\n",
                         "[data]\njsonl = [\"" + reference("sft/chats.jsonl") +

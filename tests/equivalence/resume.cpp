@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using equivalence::checkpoint;
@@ -15,14 +16,19 @@ using equivalence::loss_difference;
 using equivalence::reference;
 using equivalence::same_bits;
 using equivalence::Step;
+using tessera::testing::small_model;
 
 namespace {
 
 /// Everything that has a state: shuffled data, dropout, a schedule, moments.
 std::string config(bool tied) {
-  return "[model]\ndim = 30\nlayers = 2\nheads = 4\nkv_heads = 2\nhead_dim = 6\nffn_dim = 38\n"
-         "vocab = 101\ndropout = 0.1\ntie_embeddings = " +
-         std::string(tied ? "true" : "false") + "\n[data]\ntokens = [\"" +
+  return small_model({.vocab = 101,
+                      .dim = 30,
+                      .kv_heads = 2,
+                      .head_dim = 6,
+                      .ffn_dim = 38,
+                      .dropout = 0.1}) +
+         "tie_embeddings = " + std::string(tied ? "true" : "false") + "\n[data]\ntokens = [\"" +
          reference("curves/tokens_short.npy") +
          "\"]\nseq_len = 24\nvalidation = 0.0\norder = \"shuffled\"\n"
          "[train]\nsteps = 6\nbatch = 12\nseed = 7\n"

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
+using tessera::testing::small_model;
 using trainer_test::Folder;
 using trainer_test::has;
 using trainer_test::Result;
@@ -76,9 +78,9 @@ TEST_CASE("a checkpoint of a family from a plugin needs the plugin, and says so"
   const std::string out = (folder.path() / "out").string();
   const std::string named = " --plugin '" + models + "/Chain.so'";
   folder.write("run.toml",
-               "[model]\nfamily = \"Chain\"\ndim = 16\nlayers = 1\nheads = 2\n[data]\n"
-               "text = [\"text.txt\"]\nseq_len = 16\n[train]\nsteps = 1\nbatch = 2\n"
-               "[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"out\"\n");
+               small_model({.family = "Chain", .dim = 16, .layers = 1, .heads = 2}) +
+                   "[data]\ntext = [\"text.txt\"]\nseq_len = 16\n[train]\nsteps = 1\n"
+                   "batch = 2\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"out\"\n");
   const Result trained =
       run_program("train '" + (folder.path() / "run.toml").string() + "'" + named, no_others);
   INFO(trained.error);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -14,6 +15,7 @@ import tessera.collective;
 import tessera.app.config;
 import tessera.runs;
 
+using tessera::testing::small_model;
 using namespace tessera;
 using namespace tessera::app;
 using trainer_test::Folder;
@@ -82,8 +84,8 @@ TEST_CASE("the plan shows the links, and a run what it measured") {
     words += "some words and more of them, ";
   }
   const std::string config = folder.write(
-      "run.toml", "[model]\ndim = 8\nlayers = 1\nheads = 2\nffn_dim = 12\n[data]\ntext = [\"" +
-                      folder.write("text.txt", words) +
+      "run.toml", small_model({.dim = 8, .layers = 1, .heads = 2, .ffn_dim = 12}) +
+                      "[data]\ntext = [\"" + folder.write("text.txt", words) +
                       "\"]\nseq_len = 8\nvalidation = 0\n[train]\nsteps = 1\nbatch = 4\n[mesh]\n"
                       "axes = [\"data\"]\nshape = [2]\n[[parallel]]\nstyle = \"Replicate\"\n"
                       "axis = \"data\"\non = [\".\"]\n");

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using nlohmann::json;
+using tessera::testing::small_model;
 using trainer_test::Folder;
 using trainer_test::has;
 using trainer_test::read_file;
@@ -52,7 +54,8 @@ std::string chats(int count) {
 }
 
 std::string config(const std::string& data, const std::string& more = "") {
-  return "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntokenizer = \"tokenizer\"\n" + data +
+  return small_model({.dim = 16, .layers = 1, .heads = 2}) + "[data]\ntokenizer = \"tokenizer\"\n" +
+         data +
          "\nseq_len = 64\nvalidation = 0.2\n[train]\nsteps = 4\nbatch = 8\n[optimizer]\nlr = "
          "1e-2\n[log]\nmetrics = \"metrics.jsonl\"\n[checkpoint]\nevery = 2\nkeep = 0\n" +
          more;
@@ -305,12 +308,11 @@ TEST_CASE("a run lasts some epochs, and a small part may be set aside") {
   const Folder folder;
   write_tokenizer(folder);
   folder.write("chats.jsonl", chats(20));
-  const std::string text =
-      "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntokenizer = \"tokenizer\"\njsonl = "
-      "[\"chats.jsonl\"]\nseq_len = 64\nvalidation = 0.1\n[train]\nbatch = "
-      "8\n[optimizer]\nschedule "
-      "= \"cosine\"\nwarmup = 4\n[log]\nmetrics = \"metrics.jsonl\"\n[checkpoint]\nfolder = "
-      "\"\"\n";
+  const std::string text = small_model({.dim = 16, .layers = 1, .heads = 2}) +
+                           "[data]\ntokenizer = \"tokenizer\"\njsonl = [\"chats.jsonl\"]\n"
+                           "seq_len = 64\nvalidation = 0.1\n[train]\nbatch = 8\n[optimizer]\n"
+                           "schedule = \"cosine\"\nwarmup = 4\n[log]\n"
+                           "metrics = \"metrics.jsonl\"\n[checkpoint]\nfolder = \"\"\n";
   // 18 rows in batches of 8: 2.25 batches an epoch.
   const Losses twice = trained(folder, text, "train.epochs=2");
   CHECK(twice.steps.size() == 5);
@@ -496,8 +498,8 @@ TEST_CASE("files to validate with are used instead of a share of the data") {
   has(result.out, "60 rows of 64");
   has(result.out, "validation   1.02 k tokens");  // two batches of the 17 rows
   const Result tokens =
-      train(folder, "[model]\nvocab = 101\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntokens = [\"" +
-                        reference +
+      train(folder, small_model({.vocab = 101, .dim = 16, .layers = 1, .heads = 2}) +
+                        "[data]\ntokens = [\"" + reference +
                         "curves/tokens.npy\"]\nseq_len = 8\nvalidation_files = [\"own.jsonl\"]\n");
   CHECK(tokens.code == 2);
   has(tokens.error, "the run has token ids only");
@@ -530,8 +532,8 @@ std::string packed_config(const std::string& model, const std::string& mesh = ""
          mesh;
 }
 
-const std::string small_llama = "[model]\ndim = 32\nlayers = 2\nheads = 4\nkv_heads = 2\n";
-const std::string small_gpt2 = "[model]\nfamily = \"gpt2\"\ndim = 32\nlayers = 2\nheads = 4\n";
+const std::string small_llama = small_model({.kv_heads = 2});
+const std::string small_gpt2 = small_model({.family = "gpt2"});
 const std::string packed = " data.packing=documents train.batch=12";
 
 const std::string split_in_sequence = R"~([mesh]
@@ -685,9 +687,9 @@ TEST_CASE("what cannot be packed is refused before the run") {
   const Folder folder;
   folder.write("triples.jsonl", triples());
   folder.write("text.txt", std::string(5000, 'a'));
-  const Result family =
-      train(folder, packed_config("[model]\nfamily = \"Chain\"\ndim = 16\nlayers = 1\nheads = 2\n"),
-            "--plugin " TESSERA_MODELS "/Chain.so" + packed);
+  const Result family = train(
+      folder, packed_config(small_model({.family = "Chain", .dim = 16, .layers = 1, .heads = 2})),
+      "--plugin " TESSERA_MODELS "/Chain.so" + packed);
   CHECK(family.code == 2);
   has(family.error, "data.packing: models of the family 'Chain' read a row as one document");
   const Result text =

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 import tessera.base;
 import tessera.runs;
 
+using tessera::testing::small_model;
 using namespace tessera;
 using namespace trainer_test;
 
@@ -131,9 +133,9 @@ Result train(const Folder& folder, const std::string& name, const std::string& m
   const std::string at = (folder.path() / name).string();
   folder.write("text.txt", std::string(4000, 'a') + std::string(4000, 'b'));
   folder.write(name + ".toml",
-               "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntext = [\"text.txt\"]\n"
-               "seq_len = 16\nvalidation = 0.1\nvalidate_every = 2\n[train]\nsteps = 4\n"
-               "batch = 2\n[log]\nmetrics = \"" +
+               small_model({.dim = 16, .layers = 1, .heads = 2}) +
+                   "[data]\ntext = [\"text.txt\"]\nseq_len = 16\nvalidation = 0.1\n"
+                   "validate_every = 2\n[train]\nsteps = 4\nbatch = 2\n[log]\nmetrics = \"" +
                    at + "/metrics.jsonl\"\ntensorboard = \"" + at +
                    "/events\"\n[checkpoint]\nfolder = \"" + at + "/checkpoints\"\n");
   return run_program("train '" + (folder.path() / (name + ".toml")).string() + "' " + more);

@@ -1,8 +1,10 @@
 #include "generators.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <ostream>
+#include <sstream>
 
 namespace tessera::testing {
 namespace {
@@ -128,6 +130,92 @@ rc::Gen<ChangedSchedule> changed_schedules(int kinds) {
     made.place = static_cast<std::uint32_t>(draw(0, 99));
     made.other = static_cast<std::uint32_t>(draw(0, 99));
     return made;
+  });
+}
+
+std::ostream& operator<<(std::ostream& out, const ProgramCall& call) {
+  return out << "operator " << call.op << " of " << call.first << " and " << call.second;
+}
+
+rc::Gen<std::vector<ProgramCall>> program_calls(int operators, int most) {
+  const auto below = [](std::uint32_t end) { return rc::gen::inRange<std::uint32_t>(0, end); };
+  const auto call = rc::gen::build<ProgramCall>(
+      rc::gen::set(&ProgramCall::op, below(static_cast<std::uint32_t>(operators))),
+      rc::gen::set(&ProgramCall::first, below(100)),
+      rc::gen::set(&ProgramCall::second, below(100)));
+  // The size is that of the list: each call is any, also in a short one.
+  return rc::gen::resize(
+      most, rc::gen::container<std::vector<ProgramCall>>(rc::gen::resize(rc::kNominalSize, call)));
+}
+
+namespace {
+
+/// A text in TOML's quotes, with what these escape.
+std::string draw_text() {
+  static const std::vector<std::string> parts = {"a",   "run", " ",       "\\\"",   "\\\\", "\\n",
+                                                 "\\t", "#",   "'",       "= [",    "ü",    "日本",
+                                                 ".",   "{x}", "\\u0001", "\\u007f"};
+  std::string text = "\"";
+  for (int count = draw(0, 4); count > 0; --count) {
+    text += draw_of(parts);
+  }
+  return text + "\"";
+}
+
+std::string draw_number(double low, double high) {
+  const double width = std::min(high - low, 8.0);
+  std::ostringstream text;
+  text.precision(17);
+  switch (draw(0, 2)) {
+    case 0:
+      text << low + width * draw(0, 64) / 64;
+      break;
+    case 1:  // digits that no double has exactly
+      text << low + width * draw(1, 999) / 1000;
+      break;
+    default:
+      text << std::clamp(std::pow(10.0, -draw(0, 12)), low, low + width);
+  }
+  // A number of TOML has a point or an exponent.
+  return text.str() + (text.str().find_first_of(".e") == std::string::npos ? ".0" : "");
+}
+
+std::string draw_value(const ConfigKey& key) {
+  switch (key.type) {
+    case ConfigKey::Type::truth:
+      return draw(0, 1) == 0 ? "false" : "true";
+    case ConfigKey::Type::integer: {
+      const double most = std::min(key.high - key.low, 40.0);
+      return std::to_string(static_cast<std::int64_t>(key.low) + draw(0, static_cast<int>(most)));
+    }
+    case ConfigKey::Type::number:
+      return draw_number(key.low, key.high);
+    case ConfigKey::Type::word:
+      return '"' + draw_of(key.words) + '"';
+    case ConfigKey::Type::text:
+      break;
+  }
+  return draw_text();
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Setting& setting) {
+  return out << setting.path << " = " << setting.value;
+}
+
+rc::Gen<std::vector<Setting>> settings(const std::vector<ConfigKey>& keys, int most) {
+  return rc::gen::exec([keys, most] {
+    std::vector<std::size_t> left(keys.size());
+    std::iota(left.begin(), left.end(), std::size_t{0});
+    std::vector<Setting> all;
+    for (int count = draw(0, most); count > 0 && !left.empty(); --count) {
+      const auto chosen = left.begin() + draw(0, static_cast<int>(left.size()) - 1);
+      const ConfigKey& key = keys[*chosen];
+      left.erase(chosen);
+      all.push_back({key.path, draw_value(key)});
+    }
+    return all;
   });
 }
 

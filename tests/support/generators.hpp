@@ -64,4 +64,37 @@ std::ostream& operator<<(std::ostream& out, const ChangedSchedule& schedule);
 /// Smaller ones have fewer ranks, stages and micro-batches, and earlier places.
 rc::Gen<ChangedSchedule> changed_schedules(int kinds);
 
+/// A call of a program, which a test turns into one of its operators and into operands among the
+/// values there are.
+struct ProgramCall {
+  std::uint32_t op = 0;
+  std::uint32_t first = 0;   // modulo the number of values
+  std::uint32_t second = 0;  // the same
+};
+std::ostream& operator<<(std::ostream& out, const ProgramCall& call);
+
+/// At most so many calls of so many operators. Smaller ones have fewer calls, earlier operators and
+/// earlier values.
+rc::Gen<std::vector<ProgramCall>> program_calls(int operators, int most);
+
+/// A key of configs and what it takes.
+struct ConfigKey {
+  enum class Type { truth, integer, number, word, text };
+  std::string path;  // "train.steps"
+  Type type = Type::truth;
+  double low = 0;  // of an integer or a number: both are allowed
+  double high = 1;
+  std::vector<std::string> words = {};
+};
+/// A key with its value as TOML has it: "train.steps", "3".
+struct Setting {
+  std::string path;
+  std::string value;
+};
+std::ostream& operator<<(std::ostream& out, const Setting& setting);
+
+/// Settings of different keys, at most so many. Smaller ones have fewer keys, and values near the
+/// lower end.
+rc::Gen<std::vector<Setting>> settings(const std::vector<ConfigKey>& keys, int most);
+
 }  // namespace tessera::testing

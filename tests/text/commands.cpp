@@ -27,6 +27,7 @@
 #include "catch.hpp"
 #include "http_client.hpp"
 #include "served.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 #include "trained.hpp"
 
@@ -39,6 +40,7 @@ using generation_test::reference;
 using generation_test::Trained;
 using generation_test::trained;
 using nlohmann::json;
+using tessera::testing::small_model;
 using trainer_test::Folder;
 using trainer_test::has;
 using trainer_test::read_file;
@@ -242,9 +244,10 @@ std::string ends_texts(const Folder& folder, const std::string& more) {
   folder.write("pairs.jsonl", R"({"prompt": "one<|im_end|>two", "completion": " three"})"
                               "\n");
   folder.write("run.toml",
-               "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntokenizer = \"tokenizer\"\n"
-               "jsonl = [\"pairs.jsonl\"]\nseq_len = 64\nvalidation = 0\n[train]\nsteps = 1\n"
-               "batch = 1\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"saved\"\n");
+               small_model({.dim = 16, .layers = 1, .heads = 2}) +
+                   "[data]\ntokenizer = \"tokenizer\"\njsonl = [\"pairs.jsonl\"]\n"
+                   "seq_len = 64\nvalidation = 0\n[train]\nsteps = 1\nbatch = 1\n[log]\n"
+                   "metrics = \"\"\n[checkpoint]\nfolder = \"saved\"\n");
   Trained::succeed("train " + (folder.path() / "run.toml").string() + " " + more);
   return (folder.path() / "saved/step-00000001").string();
 }

@@ -2,9 +2,11 @@
 #include <string>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 using tessera::testing::count;
+using tessera::testing::small_model;
 using trainer_test::Folder;
 using trainer_test::has;
 using trainer_test::Result;
@@ -16,12 +18,12 @@ namespace {
 Result two_ranks(const std::string& more) {
   const Folder folder;
   const std::string config = folder.write(
-      "run.toml",
-      "[model]\ndim = 32\nlayers = 2\nheads = 2\n[data]\ntext = [\"a.txt\"]\nseq_len = 8\n"
-      "validation = 0.0\n[train]\nsteps = 3\nbatch = 4\n[optimizer]\nlr = 1e-3\nwarmup = 0\n"
-      "[mesh]\naxes = [\"data\"]\nshape = [2]\n"
-      "[[parallel]]\nstyle = \"FSDP\"\naxis = \"data\"\non = [\"model.layers.*\", \".\"]\n"
-      "[graph]\ncapture = true\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"\"\n");
+      "run.toml", small_model({.heads = 2}) +
+                      "[data]\ntext = [\"a.txt\"]\nseq_len = 8\nvalidation = 0.0\n[train]\n"
+                      "steps = 3\nbatch = 4\n[optimizer]\nlr = 1e-3\nwarmup = 0\n[mesh]\n"
+                      "axes = [\"data\"]\nshape = [2]\n[[parallel]]\nstyle = \"FSDP\"\n"
+                      "axis = \"data\"\non = [\"model.layers.*\", \".\"]\n[graph]\n"
+                      "capture = true\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"\"\n");
   folder.write("a.txt", std::string(2000, 'x'));
   return run_program("train " + config + " " + more,
                      "TESSERA_PLUGIN_PATH=" TESSERA_SHIPPED_PLUGINS " ");

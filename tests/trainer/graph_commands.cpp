@@ -5,8 +5,10 @@
 #include <string>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
+using tessera::testing::small_model;
 using trainer_test::Folder;
 using trainer_test::Result;
 using trainer_test::run_program;
@@ -156,13 +158,11 @@ TEST_CASE("graph: what is no program is refused with the reason") {
 
 TEST_CASE("graph capture: of any rank of the mesh, before anything is trained") {
   const Folder folder;
-  const std::string config =
-      folder.write("run.toml",
-                   "[model]\ndim = 16\nlayers = 1\nheads = 2\nkv_heads = 2\n"
-                   "ffn_dim = 16\n[data]\ntext = [\"text.txt\"]\nseq_len = 8\n"
-                   "[train]\nsteps = 4\nbatch = 4\n[mesh]\naxes = [\"data\"]\n"
-                   "shape = [4]\n[[parallel]]\nstyle = \"Replicate\"\n"
-                   "axis = \"data\"\non = [\".\"]\n");
+  const std::string config = folder.write(
+      "run.toml", small_model({.dim = 16, .layers = 1, .heads = 2, .kv_heads = 2, .ffn_dim = 16}) +
+                      "[data]\ntext = [\"text.txt\"]\nseq_len = 8\n[train]\nsteps = 4\n"
+                      "batch = 4\n[mesh]\naxes = [\"data\"]\nshape = [4]\n[[parallel]]\n"
+                      "style = \"Replicate\"\naxis = \"data\"\non = [\".\"]\n");
   folder.write("text.txt", std::string(4000, 'x'));
   const std::string to = (folder.path() / "step.txt").string();
   const Result done = run_program("graph capture " + config + " --rank 3 --to " + to);

@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 import tessera.base;
 import tessera.tensor;
 import tessera.checkpoint;
 
+using tessera::testing::small_model;
 using namespace tessera;
 using nlohmann::json;
 using trainer_test::Folder;
@@ -136,9 +138,10 @@ TEST_CASE("a tokenizer with more tokens than the folder's own must extend it") {
   write_files(folder);
   folder.write("own/tokenizer.json", read_file(reference + "tokenizers/byte_level.json"));
   folder.write("start.toml",
-               "[model]\ndim = 16\nlayers = 1\nheads = 2\n[data]\ntext = [\"text.txt\"]\ntokenizer "
-               "= \"own\"\nseq_len = 16\nvalidation = 0\n[train]\nsteps = 1\nbatch = 4\n[log]\n"
-               "metrics = \"\"\n[checkpoint]\nfolder = \"start\"\n");
+               small_model({.dim = 16, .layers = 1, .heads = 2}) +
+                   "[data]\ntext = [\"text.txt\"]\ntokenizer = \"own\"\nseq_len = 16\n"
+                   "validation = 0\n[train]\nsteps = 1\nbatch = 4\n[log]\nmetrics = \"\"\n"
+                   "[checkpoint]\nfolder = \"start\"\n");
   REQUIRE(run_program("train " + (folder.path() / "start.toml").string()).code == 0);
   const std::string from = (folder.path() / "hf").string();
   REQUIRE(run_program("checkpoint export " + (folder.path() / "start/step-00000001").string() +

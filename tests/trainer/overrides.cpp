@@ -2,8 +2,10 @@
 #include <string>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
+using tessera::testing::small_model;
 using trainer_test::Folder;
 using trainer_test::has;
 using trainer_test::Result;
@@ -14,10 +16,10 @@ namespace {
 Result run(const std::string& name, const std::string& more = "data.validation=0.0") {
   const Folder folder;
   const std::string config = folder.write(
-      "run.toml",
-      "[model]\ndim = 32\nlayers = 2\nheads = 2\n[data]\ntext = [\"a.txt\"]\nseq_len = 8\n"
-      "validation = 0.1\n[train]\nsteps = 3\nbatch = 4\n[optimizer]\nlr = 1e-3\nwarmup = 0\n"
-      "[graph]\ncapture = true\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"\"\n");
+      "run.toml", small_model({.heads = 2}) +
+                      "[data]\ntext = [\"a.txt\"]\nseq_len = 8\nvalidation = 0.1\n[train]\n"
+                      "steps = 3\nbatch = 4\n[optimizer]\nlr = 1e-3\nwarmup = 0\n[graph]\n"
+                      "capture = true\n[log]\nmetrics = \"\"\n[checkpoint]\nfolder = \"\"\n");
   folder.write("a.txt", std::string(2000, 'x'));
   return run_program("train " + config + " graph.transforms=[" + name +
                          "] --plugin " TESSERA_WRONG_OVERRIDES " " + more,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "small_model.hpp"
 #include "support.hpp"
 
 import tessera.base;
@@ -26,6 +27,7 @@ import tessera.app.config;
 import tessera.runs;
 import tessera.hub;
 
+using tessera::testing::small_model;
 using namespace tessera;
 using namespace tessera::app;
 using trainer_test::Folder;
@@ -35,9 +37,9 @@ using trainer_test::run_program;
 namespace {
 
 std::string config_text(const std::string& data) {
-  return "[model]\ndim = 8\nlayers = 1\nheads = 2\nffn_dim = 12\ndropout = 0.5\n[data]\ntext = "
-         "[\"" +
-         data + "\"]\nseq_len = 8\nvalidation = 0.3\n[train]\nsteps = 3\nbatch = 4\n";
+  return small_model({.dim = 8, .layers = 1, .heads = 2, .ffn_dim = 12, .dropout = 0.5}) +
+         "[data]\ntext = [\"" + data +
+         "\"]\nseq_len = 8\nvalidation = 0.3\n[train]\nsteps = 3\nbatch = 4\n";
 }
 
 /// Long enough for a few steps and a validation.

@@ -20,9 +20,8 @@ import tessera.app.base;
 import tessera.app.commands;
 import :bench_rows;
 
-// The planning of a checkpoint at a size that no machine at hand has: 70 B parameters with AdamW's
-// state on 512 ranks. Everything is done but the writing and reading of values: the files have
-// holes.
+// Plans a checkpoint of 70 B parameters with AdamW's state on 512 ranks, which no machine at hand
+// has. Values are neither written nor read: the files have holes.
 namespace tessera::app {
 namespace {
 

@@ -215,9 +215,9 @@ double seconds_of(Device device, const std::function<void()>& run, int calls, in
 }
 
 /// The largest |found - wanted| / (1 + |wanted|); infinity where one is not a number.
-double deviation(const Tensor& found, const Tensor& wanted) {
-  const Tensor a = ops::cast(ops::to_device(found, cpu), DType::f32);
-  const Tensor b = ops::cast(wanted, DType::f32);
+double deviation(const Tensor& actual, const Tensor& expected) {
+  const Tensor a = ops::cast(ops::to_device(actual, cpu), DType::f32);
+  const Tensor b = ops::cast(expected, DType::f32);
   if (a.shape() != b.shape()) {
     fail("bench device: a result has the shape " + to_string(a) + " instead of " + to_string(b));
   }

@@ -46,7 +46,7 @@ std::string token_text(const runs::Dataset& data, std::int64_t id) {
         data.tokenizer()->opened.tokenizer->token(static_cast<tokenize::TokenId>(id));
     for (const char c : token.value_or("")) {
       const auto byte = static_cast<unsigned char>(c);
-      const bool alone = token->size() == 1 && byte >= 0x80;  // a byte that is no character
+      const bool alone = token->size() == 1 && byte >= 0x80;  // a byte that is not a character
       text +=
           byte < 0x20 || byte == 0x7F || alone ? fmt::format("\\x{:02X}", byte) : std::string(1, c);
     }

@@ -23,8 +23,8 @@ constexpr std::string_view cuda_problem = TESSERA_CUDA_PROBLEM;
 
 /// Where plugins come from and how many: "6 usable, 1 refused".
 std::string plugin_count(const std::vector<plugin::PluginFile>& all) {
-  const auto refused =
-      std::ranges::count_if(all, [](const auto& found) { return !found.refusals.empty(); });
+  const auto refused = std::ranges::count_if(
+      all, [](const auto& plugin_file) { return !plugin_file.refusals.empty(); });
   return fmt::format("{} usable{}", all.size() - static_cast<std::size_t>(refused),
                      refused > 0 ? fmt::format(", {} refused", refused) : "");
 }
@@ -33,13 +33,13 @@ std::string plugin_count(const std::vector<plugin::PluginFile>& all) {
 template <class Use>
 void for_each_offer(const std::vector<plugin::PluginFile>& all, std::string_view kind,
                     const Use& use) {
-  for (const plugin::PluginFile& found : all) {
-    if (!found.refusals.empty() || !found.stamp) {
+  for (const plugin::PluginFile& plugin_file : all) {
+    if (!plugin_file.refusals.empty() || !plugin_file.stamp) {
       continue;
     }
-    for (const plugin::Offer& offer : found.stamp->provides) {
+    for (const plugin::Offer& offer : plugin_file.stamp->provides) {
       if (offer.kind == kind) {
-        use(offer.name, std::filesystem::path(found.file).filename().string());
+        use(offer.name, std::filesystem::path(plugin_file.file).filename().string());
       }
     }
   }
@@ -143,11 +143,11 @@ int run_doctor() {
     text += fmt::format("  GPUs of NVIDIA are not supported by this build: {}; see docs/cuda.md.\n",
                         cuda_problem);
   }
-  for (const plugin::PluginFile& found : plugins) {
-    if (!found.refusals.empty()) {
+  for (const plugin::PluginFile& plugin_file : plugins) {
+    if (!plugin_file.refusals.empty()) {
       text +=
           fmt::format("  The plugin {} is refused; tessera plugin check {} prints the reason.\n",
-                      found.file, found.file);
+                      plugin_file.file, plugin_file.file);
     }
   }
   std::fwrite(text.data(), 1, text.size(), stdout);

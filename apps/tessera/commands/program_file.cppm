@@ -8,7 +8,7 @@ import tessera.app.base;
 export namespace tessera::app {
 
 /// The calling thread is the program's rank then: operators refuse groups without it.
-/// Errors (input): the file cannot be read, is no program, or is damaged.
+/// Errors (input): the file cannot be read, is not a program, or is damaged.
 tessera::Program read_program(const std::string& file);
 
 }  // namespace tessera::app

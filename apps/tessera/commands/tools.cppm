@@ -19,8 +19,8 @@ struct Tools {
   bool (*check_plugin)(const plugin::CheckReport& report, bool with_notes);
 };
 
-/// Goes on as the program tessera-tools beside this one, with the same words. Error (input): it is
-/// not there.
+/// Replaces this process by the program tessera-tools in the same folder, with the same arguments.
+/// Error (input): it does not exist.
 [[noreturn]] void become_tools(char** words);
 
 }  // namespace tessera::app

@@ -79,7 +79,7 @@ std::optional<nlohmann::ordered_json> json_of(const toml::node& node) {
   return std::nullopt;
 }
 
-/// A key of a table; in quotes where it is no word.
+/// A key of a table; in quotes where it is not a word.
 std::string toml_key(const std::string& key) {
   const bool word = !key.empty() && std::ranges::all_of(key, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-';

@@ -30,7 +30,7 @@ struct KernelCost {
   double seconds = 0;  // the longer one of computing and of moving bytes; without the launch
 };
 
-/// By place; nothing of what is no kernel: views, collectives, memory.
+/// By place; nothing of what is not a kernel: views, collectives, memory.
 ByPlace<std::optional<KernelCost>> kernel_costs(const Program& program, const DeviceRates& rates);
 
 /// Tokens of the rank's rows: of each micro-batch, the ids of the largest input with rows.

@@ -27,7 +27,7 @@ class MeasuredKernels {
   /// counts with its median round. It needs the memory of the step. Before any thread exists.
   /// Errors: those of the operators.
   ByPlace<double> seconds_of(const Program& program);
-  /// From now on kernels are measured anew as they are needed. The shorter time counts: other
+  /// from now on kernels are measured again as they are needed. The shorter time counts: other
   /// programs on the machine only add to it.
   void measure_again() { ++round_; }
 

@@ -75,7 +75,7 @@ void read_count(const Json& body, const char* name, std::int64_t low, std::int64
   }
 }
 
-/// At most so many as there may be: more is no error.
+/// At most so many as there may be: more is not an error.
 void read_tokens(const Json& body, const char* name, std::int64_t& most) {
   const Json* value = given(body, name);
   if (value == nullptr || is_huge(*value)) {

@@ -188,7 +188,7 @@ void HttpServer::Connection::dispatch() {
   core_.service.handle(std::move(request), HttpResponder(exchange));
 }
 
-/// The rest of what the client sends is no request.
+/// The rest of what the client sends is not a request.
 void HttpServer::Connection::refuse(const HttpAnswer& answer) {
   phase_ = Phase::linger;
   keep_ = false;

@@ -44,17 +44,17 @@ std::vector<std::string> on_ranks(const runs::RunSpec& config, std::int64_t rank
                                           : fmt::format("a multiple of {}", others),
                 .got = std::to_string(ranks)});
   }
-  std::vector<std::int64_t> wanted = shape;
-  wanted[0] = ranks / others;
-  const std::int64_t batch = config.train.batch * wanted[0];
+  std::vector<std::int64_t> resized = shape;
+  resized[0] = ranks / others;
+  const std::int64_t batch = config.train.batch * resized[0];
   if (batch % shape[0] != 0) {
     fail_input({.thing = "--ranks",
                 .wrong = fmt::format("a batch of {} on {} ranks of '{}' does not give a whole one "
                                      "on {}",
-                                     config.train.batch, shape[0], config.mesh.axes[0], wanted[0]),
+                                     config.train.batch, shape[0], config.mesh.axes[0], resized[0]),
                 .advice = "set train.batch and mesh.shape instead"});
   }
-  return {fmt::format("mesh.shape=[{}]", fmt::join(wanted, ",")),
+  return {fmt::format("mesh.shape=[{}]", fmt::join(resized, ",")),
           fmt::format("train.batch={}", batch / shape[0])};
 }
 
@@ -69,22 +69,22 @@ runs::RunSpec on_ranks_alone(const TrainArguments& arguments, std::int64_t ranks
 
 /// The run that a config describes, on as many ranks as are wanted. Its data are those of the
 /// config's own batch: a plan needs no more.
-runs::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
+runs::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& options) {
   runs::Run run;
   const runs::RunSpec epochs = load_run_config(arguments);
   run.config = epochs;
   const auto task = runs::open_language_task(run.config);
   run.config = runs::with_steps(std::move(run.config), task->data());
-  if (wanted.ranks > 0) {
+  if (options.ranks > 0) {
     std::vector<std::string> overrides =
         with_steps(TrainArguments(arguments), epochs, task->data()).overrides;
-    for (std::string& override : on_ranks(run.config, wanted.ranks)) {
+    for (std::string& override : on_ranks(run.config, options.ranks)) {
       overrides.push_back(std::move(override));
     }
     run.config = load_config(arguments.config, overrides);
   }
-  if (!wanted.hardware.empty()) {
-    const int there = read_hardware(wanted.hardware).ranks;
+  if (!options.hardware.empty()) {
+    const int there = read_hardware(options.hardware).ranks;
     run.launchers = static_cast<int>((run.config.ranks() + there - 1) / there);
   }
   run.task = task;
@@ -94,7 +94,7 @@ runs::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& want
 
 /// What a table or JSON says of a run with a trial, whose step takes these times.
 ForecastRun report_of(const runs::Run& run, const runs::Trial& trial, StepTimes step,
-                      const Planner& planner, const PlanArguments& wanted) {
+                      const Planner& planner, const PlanArguments& options) {
   add_keeping(step, planner.hardware(), run, trial);
   const auto step_tokens = static_cast<double>(run.config.step_tokens());
   return {.step = step,
@@ -103,18 +103,18 @@ ForecastRun report_of(const runs::Run& run, const runs::Trial& trial, StepTimes 
           .step_tokens = step_tokens,
           .model_flops = trial.account.model_flops,
           .memory = trial.account.memory,
-          .tokens = wanted.tokens > 0 ? wanted.tokens
-                                      : step_tokens * static_cast<double>(run.config.train.steps),
+          .tokens = options.tokens > 0 ? options.tokens
+                                       : step_tokens * static_cast<double>(run.config.train.steps),
           .failing = failing_run(planner.hardware(), run.config, trial, step.seconds)};
 }
 
-Planner planner_of(const runs::RunSpec& config, const PlanArguments& wanted) {
-  Planner planner(config, wanted.hardware);
-  if (wanted.failures > 0) {
-    planner.set_failures(wanted.failures);
+Planner planner_of(const runs::RunSpec& config, const PlanArguments& options) {
+  Planner planner(config, options.hardware);
+  if (options.failures > 0) {
+    planner.set_failures(options.failures);
   }
-  if (wanted.hardware.empty() && !wanted.save_hardware.empty()) {
-    write_output("--save-hardware", wanted.save_hardware, hardware_text(planner.hardware()));
+  if (options.hardware.empty() && !options.save_hardware.empty()) {
+    write_output("--save-hardware", options.save_hardware, hardware_text(planner.hardware()));
   }
   return planner;
 }
@@ -164,7 +164,7 @@ std::string compared_table(const StepTimes& planned, const MeasuredStep& measure
 }
 
 /// What both kinds of plans end with: JSON, or text, a page and a comparison.
-void print_sections(const PlanArguments& wanted, std::vector<PageSection> sections,
+void print_sections(const PlanArguments& options, std::vector<PageSection> sections,
                     const StepTimes& step, const std::optional<MeasuredStep>& measured) {
   if (measured) {
     sections.push_back({.title = "Planned and measured", .text = compared_table(step, *measured)});
@@ -174,30 +174,30 @@ void print_sections(const PlanArguments& wanted, std::vector<PageSection> sectio
       fmt::print("{}{}", &section == sections.data() ? "" : "\n", section.text);
     }
   }
-  if (!wanted.page.empty()) {
-    write_output("--page", wanted.page, page_of("Plan of a step", sections));
+  if (!options.page.empty()) {
+    write_output("--page", options.page, page_of("Plan of a step", sections));
   }
 }
 
 /// A step of a model in stages.
 void print_staged_plan(const runs::Run& run, TableRows rows, const runs::Facts& facts,
-                       Planner& planner, const PlanArguments& wanted,
+                       Planner& planner, const PlanArguments& options,
                        const std::optional<MeasuredStep>& measured) {
-  if (!wanted.trace.empty()) {
+  if (!options.trace.empty()) {
     fail_input({.thing = "--trace",
                 .wrong = "the ranks of a model in stages do different things",
                 .advice = "leave it out; --page FILE has a picture of the schedule"});
   }
   const StagedStep step = plan_stages(run, facts.trial, planner);
-  const ForecastRun planned = report_of(run, facts.trial, step.times, planner, wanted);
-  if (wanted.json) {
+  const ForecastRun planned = report_of(run, facts.trial, step.times, planner, options);
+  if (options.json) {
     fmt::print("{}", staged_json(planned, step));
     return;
   }
   for (const TableRows& more : {planned_rows(planned), staged_rows(step)}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
-  print_sections(wanted,
+  print_sections(options,
                  {{.title = "The run", .text = format_table(rows)},
                   {.title = "Stages",
                    .text = staged_table(step, facts.trial),
@@ -217,17 +217,17 @@ std::string picture_of(const Program& program, const SimulatedStep& step, const 
 }
 
 void print_plan(const runs::Run& run, TableRows rows, const runs::Facts& facts, Planner& planner,
-                const PlanArguments& wanted, const std::optional<MeasuredStep>& measured) {
+                const PlanArguments& options, const std::optional<MeasuredStep>& measured) {
   const runs::StepSetup setup = runs::setup_of(run);
   const Program program = step_program(run, setup);
   const SimulatedStep step = planner.simulated(program);
   const DeviceMesh& mesh = setup.mesh;
   const StepTimes sums = planner.times_of(run, setup, program, step);
-  const ForecastRun planned = report_of(run, facts.trial, sums, planner, wanted);
-  if (!wanted.trace.empty()) {
-    write_planned_trace(program, step, mesh, wanted.trace);
+  const ForecastRun planned = report_of(run, facts.trial, sums, planner, options);
+  if (!options.trace.empty()) {
+    write_planned_trace(program, step, mesh, options.trace);
   }
-  if (wanted.json) {
+  if (options.json) {
     fmt::print("{}", planned_json(planned));
     return;
   }
@@ -236,25 +236,25 @@ void print_plan(const runs::Run& run, TableRows rows, const runs::Facts& facts, 
   }
   std::vector<PageSection> sections = {{.title = "The run", .text = format_table(rows)},
                                        {.title = "Operators", .text = planned_tables(planned)}};
-  if (!wanted.page.empty()) {
-    sections.push_back({.title = "Time", .picture = picture_of(program, step, mesh, wanted.page)});
+  if (!options.page.empty()) {
+    sections.push_back({.title = "Time", .picture = picture_of(program, step, mesh, options.page)});
     sections.push_back({.title = "Memory", .picture = draw_program(program)});
   }
-  print_sections(wanted, std::move(sections), sums, measured);
+  print_sections(options, std::move(sections), sums, measured);
 }
 
 /// `tessera plan --search`.
-int search(const TrainArguments& arguments, const PlanArguments& wanted) {
-  for (const auto& [option, given] : {std::pair("--trace", !wanted.trace.empty()),
-                                      {"--page", !wanted.page.empty()},
-                                      {"--compare", !wanted.compare.empty()}}) {
+int search(const TrainArguments& arguments, const PlanArguments& options) {
+  for (const auto& [option, given] : {std::pair("--trace", !options.trace.empty()),
+                                      {"--page", !options.page.empty()},
+                                      {"--compare", !options.compare.empty()}}) {
     if (given) {
       fail_input({.thing = option,
                   .wrong = "a search plans many steps",
                   .advice = "save the best one with --save FILE, and plan that"});
     }
   }
-  if (wanted.tries > 0 && !wanted.hardware.empty()) {
+  if (options.tries > 0 && !options.hardware.empty()) {
     fail_input({.thing = "--try",
                 .wrong = "candidates are run on this machine, and --hardware is about another one",
                 .advice = "leave out one of them"});
@@ -264,13 +264,13 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
   const TrainArguments fixed = with_steps(TrainArguments(arguments), config, task->data());
   const SearchedRun searched{.file = arguments.config,
                              .overrides = fixed.overrides,
-                             .ranks = wanted.ranks > 0 ? wanted.ranks : config.ranks(),
-                             .precisions = wanted.precisions,
+                             .ranks = options.ranks > 0 ? options.ranks : config.ranks(),
+                             .precisions = options.precisions,
                              .task = task};
-  Planner planner = planner_of(on_ranks_alone(fixed, searched.ranks), wanted);
+  Planner planner = planner_of(on_ranks_alone(fixed, searched.ranks), options);
   SearchResult result = search_layouts(searched, planner);
-  if (wanted.tries > 0) {
-    run_best(searched, result, static_cast<std::size_t>(wanted.tries), plugin_words(arguments));
+  if (options.tries > 0) {
+    run_best(searched, result, static_cast<std::size_t>(options.tries), plugin_words(arguments));
   }
   const LayoutCandidate& best = result.planned.front();
   runs::Run run;
@@ -278,29 +278,29 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
   run.task = searched.task;
   run.rates = runs::rates_of(run.config);
   const runs::Facts facts = runs::facts_of(run);
-  if (!wanted.save.empty()) {
-    write_output("--save", wanted.save,
+  if (!options.save.empty()) {
+    write_output("--save", options.save,
                  fmt::format("# {}: {} (tessera plan --search)\n\n{}", arguments.config,
                              best.layout.name, to_toml(run.config)));
   }
-  if (wanted.json) {
+  if (options.json) {
     fmt::print("{}", search_json(result, planner.hardware()));
     return 0;
   }
-  const ForecastRun report = report_of(run, facts.trial, best.step, planner, wanted);
+  const ForecastRun report = report_of(run, facts.trial, best.step, planner, options);
   fmt::print("{}{}", format_table(planned_rows(report)), search_text(result, planner.hardware()));
   return 0;
 }
 
 }  // namespace
 
-int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
-  if (wanted.search) {
-    return search(arguments, wanted);
+int run_plan(const TrainArguments& arguments, const PlanArguments& options) {
+  if (options.search) {
+    return search(arguments, options);
   }
-  for (const auto& [option, given] : {std::pair("--save", !wanted.save.empty()),
-                                      {"--precision", !wanted.precisions.empty()},
-                                      {"--try", wanted.tries > 0}}) {
+  for (const auto& [option, given] : {std::pair("--save", !options.save.empty()),
+                                      {"--precision", !options.precisions.empty()},
+                                      {"--try", options.tries > 0}}) {
     if (given) {
       fail_input({.thing = option,
                   .wrong = "is of a search for the best layout",
@@ -308,20 +308,20 @@ int run_plan(const TrainArguments& arguments, const PlanArguments& wanted) {
     }
   }
   std::optional<MeasuredStep> measured;
-  if (!wanted.compare.empty()) {
-    measured = measured_step(read_trace(wanted.compare));
+  if (!options.compare.empty()) {
+    measured = measured_step(read_trace(options.compare));
   }
-  const runs::Run run = run_to_plan(arguments, wanted);
+  const runs::Run run = run_to_plan(arguments, options);
   TableRows rows = plan_rows(run.config, runs::language_of(run));
   const runs::Facts facts = runs::facts_of(run);
   for (auto& row : fact_rows(run, facts)) {
     rows.push_back(std::move(row));
   }
-  Planner planner = planner_of(run.config, wanted);
+  Planner planner = planner_of(run.config, options);
   if (is_staged(facts.trial)) {
-    print_staged_plan(run, std::move(rows), facts, planner, wanted, measured);
+    print_staged_plan(run, std::move(rows), facts, planner, options, measured);
   } else {
-    print_plan(run, std::move(rows), facts, planner, wanted, measured);
+    print_plan(run, std::move(rows), facts, planner, options, measured);
   }
   return 0;
 }

@@ -14,8 +14,8 @@ bool is_of_save(const std::string& name);
 /// that is still there, with the reason: the checkpoint, whole, or a rest of it.
 std::string remove_checkpoint(const std::string& folder);
 
-/// Goes on with such removals in `folder` that could not be completed. Returns the folders that are
-/// still there, each with the reason.
+/// Completes removals in `folder` that were interrupted. Returns the folders that still exist, each
+/// with the reason.
 std::vector<std::string> complete_removals(const std::string& folder);
 
 /// A new folder beside the one that is saved, locked, and removed with the object unless it was

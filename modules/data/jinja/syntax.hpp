@@ -96,7 +96,7 @@ struct Template {
 };
 
 /// Parses as transformers does: with trim_blocks and lstrip_blocks. Error (input) "NAME: line 3: ":
-/// it is no template, or has a construct that is not supported, which the text names.
+/// it is not a template, or has a construct that is not supported, which the text names.
 Template parse(std::string_view text, const std::string& name);
 
 }  // namespace tessera::data::jinja

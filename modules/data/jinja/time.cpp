@@ -38,7 +38,7 @@ std::optional<std::tm> parsed(const std::string& now) {
     time.tm_min = number(14, 2);
     time.tm_sec = number(17, 2);
   }
-  std::tm made = time;  // timegm fills in the day of the week, and moves what is no date
+  std::tm made = time;  // timegm fills in the day of the week, and moves what is not a date
   ::timegm(&made);
   const bool is_date = made.tm_year == time.tm_year && made.tm_mon == time.tm_mon &&
                        made.tm_mday == time.tm_mday && made.tm_hour == time.tm_hour &&

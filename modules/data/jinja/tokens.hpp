@@ -40,7 +40,7 @@ struct TemplateLine {
   [[noreturn]] void refuse(const std::string& wrong, const std::string& advice = {}) const;
 };
 
-/// Error (input): what is no token, a tag that does not end.
+/// Error (input): what is not a token, a tag that does not end.
 std::vector<Token> tokens_of(std::string_view text, const std::string& name);
 
 }  // namespace tessera::data::jinja

@@ -147,7 +147,7 @@ struct AdapterContent {
   std::map<std::string, std::string> copies;  // tensor -> the weight of the model
 };
 
-/// Content of the file. Names that are no part of an update and no weight of the model are
+/// Content of the file. Names that are not part of an update and no weight of the model are
 /// differences.
 AdapterContent find(const SafetensorsFile& file, nn::Module& model, Differences& differences) {
   AdapterContent found;

@@ -7,8 +7,8 @@ import tessera.base;
 export namespace tessera::hub {
 
 /// Error (input) that begins with `where`: the model's folder has a file with which transformers
-/// computes another model, adapter_config.json. It is no error where `adapter`, the folder of the
-/// run's adapter, is the same one; it may be empty.
+/// computes another model, adapter_config.json. It is not an error where `adapter`, the folder of
+/// the run's adapter, is the same one; it may be empty.
 void check_model_files(const std::filesystem::path& folder, const std::string& adapter,
                        const std::string& where);
 

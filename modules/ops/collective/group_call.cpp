@@ -74,7 +74,7 @@ int checked_part(const Call& call, std::int64_t wanted, std::int64_t extent,
 namespace {
 
 /// "0 1 2", "0 to 14", "0 to 14 by 2". Where the words are something else, some are left, or there
-/// are no ranks.
+/// are not ranks.
 std::vector<int> ranks_of_words(std::istringstream& words) {
   std::vector<int> ranks;
   for (int rank = 0; words >> rank;) {

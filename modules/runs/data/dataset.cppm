@@ -68,7 +68,7 @@ class Dataset {
   std::int64_t windows() const { return training_->rows(); }
   const data::Mixture& training() const { return *training_; }
   const std::vector<OpenedSource>& sources() const { return sources_; }
-  /// Of the positions of all rows, those that are no padding, and those whose loss counts.
+  /// Of the positions of all rows, those that are not padding, and those whose loss counts.
   double used_share() const { return used_share_; }
   /// Documents to train on; texts are none.
   std::int64_t documents() const { return documents_; }

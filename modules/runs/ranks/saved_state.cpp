@@ -40,7 +40,8 @@ import tessera.hub;
 namespace tessera::runs {
 namespace {
 
-/// Says when a longer or shorter run moves the end of a schedule: the step count is no difference.
+/// Says when a longer or shorter run moves the end of a schedule: the step count is not a
+/// difference.
 void note_schedule(const Run& run, const CheckpointReader& reader, StartPoint& start) {
   const auto meta = parse_json(reader.meta());
   const nlohmann::json::json_pointer key("/config/train/steps");

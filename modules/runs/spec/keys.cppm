@@ -4,8 +4,8 @@ import tessera.base;
 import tessera.options;
 import :spec;
 
-// The one description of the config's keys. Parsing, overrides, errors and docs/config.md all
-// follow it: adding a key is a field in spec.cppm and an entry in keys.cpp.
+// The one description of the keys of a config, which parsing, overrides, errors and docs/config.md
+// follow. A new key: a field in spec.cppm, and an entry in its section's body (section_keys.cppm).
 
 export namespace tessera::runs {
 
@@ -57,8 +57,8 @@ std::string type_name(const Slot& slot);
 
 /// "\"a\" or \"b\"" where the key has only these words, else "a text".
 std::string expected_text(const Key& key);
-/// What was expected where this text is no value of the key, or of an entry of its list; empty: it
-/// is one.
+/// What was expected where this text is not a value of the key, or of an entry of its list; empty:
+/// it is one.
 std::string problem_of_text(const Key& key, const std::string& text, bool in_list);
 
 }  // namespace tessera::runs

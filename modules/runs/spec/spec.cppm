@@ -7,8 +7,8 @@ import tessera.collective;
 import tessera.optim;
 import :problems;
 
-// The description of a run as plain values: what a config file has, or a program sets. keys.cpp
-// binds every field to its key, range and documentation.
+// The description of a run as plain values: what a config file has, or a program sets.
+// section_keys.cppm binds every field to its key, range and documentation.
 
 export namespace tessera::runs {
 

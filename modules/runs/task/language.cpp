@@ -88,7 +88,7 @@ class LanguageRank final : public RankTask {
       if (device_ == meta) {
         return plan_.sequence_part(empty({batch.rows, batch.seq_len}, DType::i64, meta));
       }
-      std::vector<std::int64_t> part;  // cut here: reading rows is no call of a step
+      std::vector<std::int64_t> part;  // cut here: reading rows is not a call of a step
       part.reserve(static_cast<std::size_t>(batch.rows * length));
       for (std::int64_t row = 0; row < batch.rows; ++row) {
         const auto first = values.begin() + row * batch.seq_len + first_token_;

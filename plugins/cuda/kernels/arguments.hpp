@@ -87,9 +87,9 @@ struct Problem {
   ProblemKind kind;
   std::int32_t op;  // Op::id
   std::int64_t value;
-  std::int64_t place;     // among the call's indices
-  std::int64_t limit;     // the range is [0, limit); of a document: the tokens of a row
-  std::int64_t ignored;   // of a target: a value that is no error; of a document: the one before
+  std::int64_t place;    // among the call's indices
+  std::int64_t limit;    // the range is [0, limit); of a document: the tokens of a row
+  std::int64_t ignored;  // of a target: a value that is not an error; of a document: the one before
   std::int64_t position;  // of a document: that of its row's first token
 };
 

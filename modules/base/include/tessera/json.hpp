@@ -39,7 +39,7 @@ ParsedOrderedJson read_ordered_json_object(const std::string& path, const JsonLi
 /// Parses without limits: what the program itself has written. Throws nlohmann's parse_error, or
 /// returns a discarded value where it is not to throw.
 nlohmann::json parse_json(std::string_view text, bool throws = true);
-/// Likewise; Error (input) where it is no JSON, and for a whole number of more than 64 bits, which
+/// Likewise; Error (input) where it is not JSON, and for a whole number of more than 64 bits, which
 /// would change.
 nlohmann::ordered_json parse_ordered_json(std::string_view text);
 /// As its dump(): in one line, or indented by `indent` spaces.

@@ -60,7 +60,7 @@ T json_value(const Json& value, const std::string& name) {
 /// The member `name` of an object, of any type.
 template <class Json>
 const Json& json_member(const Json& object, const char* name) {
-  const auto found = object.find(name);  // the end, of what is no object
+  const auto found = object.find(name);  // the end, of what is not an object
   if (found == object.end()) {
     throw JsonProblem("'" + std::string(name) + "' is missing");
   }
