@@ -2,8 +2,13 @@
 export module tessera.nn;
 
 export import :attachments;           // Attachments: what others know of a parameter
-export import :parameter;             // Parameter, Buffer, LayerSplit
+export import :parameter;             // Parameter, Buffer
 export import :tree;                  // Module, Child, hooks, EvaluationScope
+export import :module_hooks;          // hooks that convert outputs, calls beyond forward
+export import :module_form;           // what a module's call depends on, for recordings
+export import :layer_split;           // LayerSplit: how layers can be split over ranks
+export import :packed_weight;         // PackedWeight: weights in another form
+export import :low_rank_update;       // LowRankUpdate: what is trained beside a weight
 export import :pieces;                // a model as a chain of pieces, AbsentModule
 export import :layers;                // Linear, Embedding, norms, Dropout, the loss
 export import :attention_cache;       // keys and values so far, whole or split over ranks

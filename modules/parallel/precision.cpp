@@ -182,7 +182,7 @@ void set_precision(nn::Module& module, const Precision& precision,
     });
   }
   if (precision.outputs) {
-    module.add_conversion(
+    nn::add_conversion(module, 
         [type = *precision.outputs](nn::Module&, const Tensors&, Tensors& outputs) {
           cast_floating(outputs, type);
         });

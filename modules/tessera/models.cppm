@@ -15,7 +15,9 @@ using nn::Buffer, nn::BufferPointer, nn::Child, nn::Initialization, nn::LayerSpl
     nn::Parameter, nn::ParameterPointer;
 using nn::EvaluationScope, nn::freeze, nn::initialize, nn::materialize, nn::replace_modules,
     nn::Replacement, nn::update_parameters;
-using nn::ForwardHook, nn::ForwardPreHook, nn::HookHandle;
+using nn::add_conversion, nn::ForwardHook, nn::ForwardPreHook, nn::HookHandle;
+// What a layer of one's own attaches to itself.
+using nn::LayerSplits, nn::split_of, nn::splits_of, nn::StepEnd;
 
 // Layers.
 using nn::Activation, nn::FeedForwardOptions, nn::GatedMLP;

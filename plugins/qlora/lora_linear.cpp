@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,9 +45,7 @@ Tensor row_norms(const Tensor& weight, const Tensor& a, const Tensor& b, double 
 }  // namespace
 
 LoraLinear::LoraLinear(const nn::Module& base, const nn::LowRankUpdate& update)
-    : update_(update),
-      shape_(base.parameter("weight")->value.shape()),
-      initialization_(base.parameter("weight")->initialization) {
+    : update_(update), shape_(base.parameter("weight")->value.shape()) {
   using Kind = nn::Initialization::Kind;
   const DType dtype = base.parameter("weight")->value.dtype();
   for (const auto& [name, parameter] : base.parameters()) {
@@ -74,6 +71,16 @@ LoraLinear::LoraLinear(const nn::Module& base, const nn::LowRankUpdate& update)
     add("scales", {shape_[0], shape_[1] / block_size}, DType::i8);
     add("factors", {scale_blocks_of(shape_.product())}, DType::f32);
     add("mean", {1}, DType::f32);
+    const auto layout = [this] {
+      const Tensor& codes = parameter("codes")->value;
+      return codes.is_distributed() ? codes.layout() : Layout();
+    };
+    attach<nn::PackedWeights>().weights.push_back(
+        {.name = "weight",
+         .shape = shape_,
+         .initialization = base.parameter("weight")->initialization,
+         .layout = layout,
+         .pack = [this](const Tensor& values) { pack(values); }});
   }
   // PEFT's kaiming_uniform_(a = sqrt(5)): sqrt(6 / (1 + 5) / in).
   const double bound = 1 / std::sqrt(static_cast<double>(shape_[1]));
@@ -83,6 +90,10 @@ LoraLinear::LoraLinear(const nn::Module& base, const nn::LowRankUpdate& update)
   if (update.dora) {
     add_parameter("magnitude", parameter_of({shape_[0]}, dtype, {.kind = Kind::ones}));
   }
+  attach<nn::TrainedUpdate>().update = update;
+  nn::LayerSplits& declared = attach<nn::LayerSplits>();
+  declared.declared = [this] { return splits(); };
+  declared.check = [this](std::span<const int> axes) { check_blocks(axes); };
 }
 
 Tensor LoraLinear::bias() const {
@@ -132,7 +143,7 @@ Tensor LoraLinear::product(const Tensor& x, const Tensor& weight) const {
 
 Tensors LoraLinear::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);
-  if (!uses_update()) {
+  if (!nn::uses_update(*this)) {
     const Tensor plain = product(x, weight());
     const Tensor own_bias = bias();
     return {own_bias ? ops::add(plain, own_bias) : plain};
@@ -180,7 +191,7 @@ std::vector<nn::LayerSplit> LoraLinear::splits() const {
                   : std::vector<nn::LayerSplit>{std::move(columns), std::move(rows)};
 }
 
-void LoraLinear::check_placements(std::span<const int> axes) const {
+void LoraLinear::check_blocks(std::span<const int> axes) const {
   if (!is_packed() || !parameter("scales")->value.is_distributed()) {
     return;
   }
@@ -195,21 +206,6 @@ void LoraLinear::check_placements(std::span<const int> axes) const {
                   .advice = "use fewer ranks on the axis, or base = \"none\""});
     }
   }
-}
-
-std::vector<nn::PackedWeight> LoraLinear::packed_weights() const {
-  if (!is_packed()) {
-    return {};
-  }
-  const auto layout = [this] {
-    const Tensor& codes = parameter("codes")->value;
-    return codes.is_distributed() ? codes.layout() : Layout();
-  };
-  return {{.name = "weight",
-           .shape = shape_,
-           .initialization = initialization_,
-           .layout = layout,
-           .pack = [this](const Tensor& values) { pack(values); }}};
 }
 
 void LoraLinear::pack(const Tensor& values) const {

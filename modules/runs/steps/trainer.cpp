@@ -66,9 +66,6 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
     task_->initialized();
   }
   expert_loads_ = std::make_unique<ExpertLoads>(*model_, *plan_);
-  if (auto* const language = dynamic_cast<nn::LanguageModel*>(model_.get())) {
-    language->set_activation_checkpointing(run.config.train.activation_checkpointing);
-  }
   training_ = std::make_unique<Training>(
       *model_, *plan_, task_optimizer(*run.task, run.config, *model_), make_schedule(run.config));
   training_->checkpoints().set_base(run.task->checkpoint_base(run.config, run.base_hash, *model_));
