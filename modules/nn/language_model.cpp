@@ -169,7 +169,8 @@ Tensor LanguageModel::losses_by_parts(const Tensors& inputs, const Tensor& targe
 }
 
 void LanguageModel::check_part(const Tensor& part) {
-  const Tensor converted = convert_outputs(*this, {}, convert_outputs(*head_, {}, Tensors{part}))[0];
+  const Tensor converted =
+      convert_outputs(*this, {}, convert_outputs(*head_, {}, Tensors{part}))[0];
   if (part.is_distributed() && converted.layout() != part.layout()) {
     fail_input({.thing = fmt::format("module '{}'", head_->name()),
                 .wrong = "its logits are brought into another layout before the loss, so they "

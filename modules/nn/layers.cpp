@@ -187,5 +187,4 @@ Tensor CrossEntropyLoss::rows(const Tensor& input, const Tensor& target) {
   })[0];
 }
 
-
 }  // namespace tessera::nn

@@ -108,8 +108,8 @@ class CrossEntropyLoss : public Module {
   /// The loss of each token, [...], f32; 0 where the target is ignore_index. Called with the hooks
   /// around it, as forward.
   Tensor rows(const Tensor& input, const Tensor& target);
-  /// Whether the split "classes" is applied: the vocabulary may be sharded. The ranks then all-reduce
-  /// a few numbers per token, and the logits are not moved (see ops::cross_entropy).
+  /// Whether the split "classes" is applied: the vocabulary may be sharded. The ranks then
+  /// all-reduce a few numbers per token, and the logits are not moved (see ops::cross_entropy).
   bool takes_classes_of_ranks() const { return loss_parallel_; }
   std::int64_t ignore_index() const { return ignore_index_; }
 

@@ -8,17 +8,16 @@ import tessera.base;
 namespace tessera::nn {
 
 const char* ModuleForm::difference(const ModuleForm& was) const {
-  return was.training != training         ? "has another training mode"
-         : was.uses_update != uses_update ? "has another use of its low-rank update"
-         : was.hooks != hooks             ? "has other hooks"
-         : was.changes != changes         ? "has other attributes (note_change)"
-                                          : nullptr;
+  return was.training != training           ? "has another training mode"
+         : was.switched_off != switched_off ? "has other parts switched off"
+         : was.hooks != hooks               ? "has other hooks"
+         : was.changes != changes           ? "has other attributes (note_change)"
+                                            : nullptr;
 }
 
 std::uint64_t ModuleForm::hash() const {
   std::uint64_t hash = 0;
-  for (const std::uint64_t part :
-       {std::uint64_t{training}, std::uint64_t{uses_update}, hooks, changes}) {
+  for (const std::uint64_t part : {std::uint64_t{training}, switched_off, hooks, changes}) {
     hash = hash_combine(hash, part);
   }
   return hash;
@@ -26,7 +25,7 @@ std::uint64_t ModuleForm::hash() const {
 
 ModuleForm form_of(const Module& module) {
   return {.training = module.is_training(),
-          .uses_update = uses_update(module),
+          .switched_off = module.attached<SwitchedOff>().parts,
           .hooks = hooks_identity(module),
           .changes = module.attached<Changes>().count};
 }

@@ -9,8 +9,8 @@ export namespace tessera::nn {
 /// calls.
 struct ModuleForm {
   bool training = true;
-  bool uses_update = true;  // see uses_update()
-  std::uint64_t hooks = 0;  // see hooks_identity()
+  std::uint64_t switched_off = 0;  // parts of the layer: SwitchedOff
+  std::uint64_t hooks = 0;         // see hooks_identity()
   std::uint64_t changes = 0;
 
   /// How it differs from what it was, "has other hooks"; null: it does not.

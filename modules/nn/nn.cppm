@@ -18,4 +18,3 @@ export import :mixture;               // mixtures of experts: routing, loads, ba
 export import :linear_cross_entropy;  // a product and its loss, in parts
 export import :language_model;        // LanguageModel: loss, cache, recomputed blocks
 export import :decoder;  // decoders as Llama, Qwen and Gemma, with Hugging Face's names
-export import :nf4;      // weights as 4-bit codes

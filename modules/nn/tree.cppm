@@ -220,8 +220,9 @@ class ModuleWatch {
 /// This module and all below it, each once, parents first, in the order in which they were added.
 std::vector<Module*> all_modules(Module& root);
 
-/// What a module attaches to itself whose own state follows from what a step has computed. A training
-/// calls it when the gradients of the step are complete, on all ranks together, without recording.
+/// What a module attaches to itself whose own state follows from what a step has computed. A
+/// training calls it when the gradients of the step are complete, on all ranks together, without
+/// recording.
 struct StepEnd {
   std::function<void()> call;
 };
@@ -235,6 +236,10 @@ struct Planned {
 /// Attached by Module::note_change: how often it was called.
 struct Changes {
   std::uint64_t count = 0;
+};
+/// Attached by scopes that switch parts of a layer off, a bit for each.
+struct SwitchedOff {
+  std::uint64_t parts = 0;
 };
 
 /// All parameters below `root`, each once (tied weights under their first name), in the order of
@@ -268,8 +273,8 @@ void freeze(Module& root, std::span<const std::string> patterns);
 /// part only), and gives buffers their values there. Frozen parameters stay frozen.
 void materialize(Module& root, Device device = cpu);
 /// Initialises all parameters and packed weights, each by its Initialization, from the stream
-/// "init": bit-identical in every layout. Low-rank updates come last, so the model is the same with
-/// and without them.
+/// "init": bit-identical in every layout. What layers train beside their weights comes last, so the
+/// model is the same with and without it.
 void initialize(Module& root);
 /// Initialises only these; every rank names the same ones in the same order.
 void initialize(std::span<const ParameterPointer> parameters);

@@ -114,19 +114,13 @@ void replace_modules(nn::Module& model, const StyleEntry& entry, ParallelStyle& 
   }
 }
 
-/// Freezes everything but low-rank updates if some style says so.
+/// Freezes what a style that says so does not train.
 void freeze_model(nn::Module& model, const std::vector<std::unique_ptr<ParallelStyle>>& styles) {
   if (std::ranges::none_of(styles,
                            [](const auto& style) { return style->facts().freezes_model; })) {
     return;
   }
-  const std::vector<nn::ParameterPointer> trained = nn::update_parameters(model);
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
-    if (std::ranges::find(trained, parameter) == trained.end() &&
-        is_floating(parameter->value.dtype())) {
-      parameter->value.set_requires_grad(false);
-    }
-  }
+  nn::freeze_all_but_updates(model);
 }
 
 /// Errors (input): a parameter that would be gathered in another form is not gathered; no style

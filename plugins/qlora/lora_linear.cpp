@@ -13,6 +13,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.nf4;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -219,9 +220,9 @@ void LoraLinear::pack(const Tensor& values) const {
   const Dims rows = local.shape();
   const Tensor scales = empty({rows[0], rows[1] / block_size}, DType::f32);
   const std::span<float> own(scales.data<float>(), elements / block_size);
-  nn::nf4::block_scales(weight, own);
+  tessera::nf4::block_scales(weight, own);
   const Tensor coded = empty({rows[0], rows[1] / 2}, DType::u8);
-  nn::nf4::encode(weight, own, {coded.data<std::uint8_t>(), elements / 2});
+  tessera::nf4::encode(weight, own, {coded.data<std::uint8_t>(), elements / 2});
   const auto write = [](const Tensor& into, const Tensor& from) {
     ops::copy_(local_of(into), ops::to_device(from, into.device()));
   };
@@ -236,10 +237,10 @@ void LoraLinear::pack(const Tensor& values) const {
   all = ops::contiguous(all);
   const Tensor factors = empty({scale_blocks_of(shape_.product())}, DType::f32);
   const Tensor small = empty({out, in}, DType::i8);
-  nn::nf4::PackedScales packed{
+  tessera::nf4::PackedScales packed{
       .factors = {factors.data<float>(), static_cast<std::size_t>(factors.numel())},
       .scales = {small.data<std::int8_t>(), count}};
-  nn::nf4::pack_scales({all.data<float>(), count}, packed);
+  tessera::nf4::pack_scales({all.data<float>(), count}, packed);
   const auto write_part = [&](const char* name, const Tensor& whole) {
     const Tensor& into = parameter(name)->value;
     write(into, into.is_distributed() ? distribute(whole, into.layout()).local() : whole);

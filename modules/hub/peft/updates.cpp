@@ -168,14 +168,14 @@ void load_model_weights(const TensorSource& from, nn::Module& model) {
   });
 }
 
-std::string to_json(const Updates& updates) {
+std::string updates_member(nn::Module& model) {
   Json json = Json::object();
-  for (const auto& [module, update] : updates) {
+  for (const auto& [module, update] : updates_of(model)) {
     json[module] = {{"rank", update.rank},       {"alpha", update.alpha},
                     {"dropout", update.dropout}, {"rank_stabilized", update.rank_stabilized},
                     {"dora", update.dora},       {"packing", update.packing}};
   }
-  return json_text(json);
+  return fmt::format(R"("low_rank_updates": {})", json_text(json));
 }
 
 Updates stored_updates(const std::string& meta, const std::string& checkpoint) {

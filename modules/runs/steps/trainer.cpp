@@ -214,14 +214,14 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
   if (!config.folder.empty() && collective::World::current().rank() == 0) {
     run_.task->keep_files(config.folder);
   }
-  const auto meta_data = [&run = run_, updates = hub::to_json(hub::updates_of(*model_))] {
+  const auto meta_data = [&run = run_, updates = hub::updates_member(*model_)] {
     std::string of_task;
     for (const auto& [name, json] : run.task->checkpoint_meta()) {
       of_task += fmt::format(R"("{}": {}, )", name, json);
     }
-    return fmt::format(
-        R"({{"written_by": "{}", "config": {}, {}"fingerprint": {}, "low_rank_updates": {}}})",
-        plugin::host_version(), to_json(run.config), of_task, to_json(run.fingerprint), updates);
+    return fmt::format(R"({{"written_by": "{}", "config": {}, {}"fingerprint": {}, {}}})",
+                       plugin::host_version(), to_json(run.config), of_task,
+                       to_json(run.fingerprint), updates);
   };
   return {*training_,
           {.folder = config.folder,

@@ -4,8 +4,8 @@ import tessera.base;
 import :parameter;
 import :tree;
 
-// Low-rank updates that layers train beside their weights. Styles make the layers, tessera.hub reads
-// and writes the updates; everything else calls these functions.
+// Low-rank updates that layers train beside their weights. Styles make the layers, tessera.hub
+// reads and writes the updates; everything else calls these functions.
 
 export namespace tessera::nn {
 
@@ -28,7 +28,6 @@ struct LowRankUpdate {
 /// What a layer that has an update attaches to itself: attach<TrainedUpdate>().update = update.
 struct TrainedUpdate {
   std::optional<LowRankUpdate> update = std::nullopt;
-  bool used = true;  // false within a WithoutUpdatesScope
 };
 
 /// The module's own update, for who writes or reads it alone, or merges it with the weight.
@@ -37,6 +36,8 @@ const std::optional<LowRankUpdate>& low_rank_update_of(const Module& module);
 bool uses_update(const Module& module);
 /// The parameters of the module's own update.
 std::vector<ParameterPointer> own_update_parameters(const Module& module);
+/// Freezes everything but low-rank updates.
+void freeze_all_but_updates(Module& root);
 /// The parameters of all low-rank updates below `root`: a folder of the model's weights has none of
 /// them. In the order of the tree.
 std::vector<ParameterPointer> update_parameters(Module& root);

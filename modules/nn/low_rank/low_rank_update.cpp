@@ -1,6 +1,7 @@
 module;
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -8,8 +9,14 @@ module;
 module tessera.nn;
 
 import tessera.base;
+import tessera.tensor;
 
 namespace tessera::nn {
+namespace {
+
+constexpr std::uint64_t updates_bit = 1;  // of SwitchedOff
+
+}  // namespace
 
 double LowRankUpdate::scale() const {
   const auto r = static_cast<double>(rank);
@@ -20,7 +27,9 @@ const std::optional<LowRankUpdate>& low_rank_update_of(const Module& module) {
   return module.attached<TrainedUpdate>().update;
 }
 
-bool uses_update(const Module& module) { return module.attached<TrainedUpdate>().used; }
+bool uses_update(const Module& module) {
+  return (module.attached<SwitchedOff>().parts & updates_bit) == 0;
+}
 
 std::vector<ParameterPointer> own_update_parameters(const Module& module) {
   std::vector<ParameterPointer> parameters;
@@ -42,6 +51,16 @@ std::vector<ParameterPointer> update_parameters(Module& root) {
   return parameters;
 }
 
+void freeze_all_but_updates(Module& root) {
+  const std::vector<ParameterPointer> trained = update_parameters(root);
+  for (const ParameterPointer& parameter : all_parameters(root)) {
+    if (std::ranges::find(trained, parameter) == trained.end() &&
+        is_floating(parameter->value.dtype())) {
+      parameter->value.set_requires_grad(false);
+    }
+  }
+}
+
 void initialize_updates(Module& root) {
   for (const auto& [module, absent] : whole_modules(root)) {
     initialize(own_update_parameters(*module));
@@ -51,7 +70,7 @@ void initialize_updates(Module& root) {
 WithoutUpdatesScope::WithoutUpdatesScope(Module& root) {
   for (Module* const module : all_modules(root)) {
     if (low_rank_update_of(*module) && uses_update(*module)) {
-      module->attach<TrainedUpdate>().used = false;
+      module->attach<SwitchedOff>().parts |= updates_bit;
       off_.push_back(module);
     }
   }
@@ -59,7 +78,7 @@ WithoutUpdatesScope::WithoutUpdatesScope(Module& root) {
 
 WithoutUpdatesScope::~WithoutUpdatesScope() {
   for (Module* const module : off_) {
-    module->attach<TrainedUpdate>().used = true;
+    module->attach<SwitchedOff>().parts &= ~updates_bit;
   }
 }
 
