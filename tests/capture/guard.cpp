@@ -71,7 +71,7 @@ TEST_CASE("a replay in which a guard differs is given up, with nothing changed")
     try {
       take(full({2}, 0.5));
       FAIL("the guard holds");
-    } catch (const GuardFailed& failed) {
+    } catch (const GuardFailure& failed) {
       CHECK(failed.number() == 0);
       CHECK(failed.now() == 0);
       CHECK(std::string(failed.what()).find("guard 'large' is 0, was 1") != std::string::npos);
