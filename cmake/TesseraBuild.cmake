@@ -92,6 +92,15 @@ function(tessera_module name)
   endif()
 endfunction()
 
+# tessera_own_headers(SOURCE... FOLDER folder): these sources of the library, and no others, find headers in the folder.
+function(tessera_own_headers)
+  cmake_parse_arguments(ARG "" "FOLDER" "" ${ARGN})
+  foreach(source IN LISTS ARG_UNPARSED_ARGUMENTS)
+    cmake_path(ABSOLUTE_PATH source NORMALIZE)
+    set_property(SOURCE ${source} TARGET_DIRECTORY tessera APPEND PROPERTY INCLUDE_DIRECTORIES ${ARG_FOLDER})
+  endforeach()
+endfunction()
+
 # tessera_skippable_test(TEST): the cases with the tag [.root] of a test's program, which need what a machine may not
 # give, as an entry of their own: skipped where the program says so (tests/support/skip.hpp).
 function(tessera_skippable_test name)

@@ -36,11 +36,11 @@ class LimitedExperts : public nn::Module {
     for (const auto& [name, parameter] : experts_->parameters()) {
       add_parameter(name, parameter);
     }
+    attach<nn::LayerSplits>().declared = [this] { return nn::splits_of(*experts_); };
   }
 
   std::string_view kind() const override { return "LimitedExperts"; }
   std::vector<std::string> input_names() const override { return experts_->input_names(); }
-  std::vector<nn::LayerSplit> splits() const override { return experts_->splits(); }
 
   /// Hidden states [sequences, tokens, dim], and weights and numbers of each token's experts,
   /// [sequences, tokens, experts per token].

@@ -34,6 +34,7 @@ class LoraLinear : public nn::Module {
     const Dims shape = base->parameter("weight")->value.shape();  // [out, in]
     add_parameter("lora_a", normal({rank_of_update, shape[1]}, 0.3));
     add_parameter("lora_b", normal({shape[0], rank_of_update}, 0.3));
+    attach<nn::LayerSplits>().declared = [this] { return splits(); };
   }
   std::string_view kind() const override { return "LoraLinear"; }
   std::vector<std::string> input_names() const override { return {"input"}; }
@@ -43,16 +44,16 @@ class LoraLinear : public nn::Module {
     return {ops::add((*base_)(x), ops::linear(low, parameter("lora_b")->use()))};
   }
 
+ private:
   /// As the layer inside, and: by columns each rank has rows of B, by rows it has columns of A.
-  std::vector<nn::LayerSplit> splits() const override {
-    nn::LayerSplit columns = base_->split("columns");
+  std::vector<nn::LayerSplit> splits() const {
+    nn::LayerSplit columns = nn::split_of(*base_, "columns");
     columns.parameters.push_back({parameter("lora_b"), Shard(0)});
-    nn::LayerSplit rows = base_->split("rows");
+    nn::LayerSplit rows = nn::split_of(*base_, "rows");
     rows.parameters.push_back({parameter("lora_a"), Shard(1)});
     return {std::move(columns), std::move(rows)};
   }
 
- private:
   nn::Child base_;
 };
 

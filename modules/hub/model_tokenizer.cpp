@@ -24,6 +24,7 @@ module;
 module tessera.hub;
 
 import tessera.base;
+import tessera.ggml;
 import tessera.options;
 import tessera.tokenize;
 import tessera.data;

@@ -35,7 +35,7 @@ struct FolderOptions {
   std::string base = {};            // where that is now; empty: where it was
 };
 
-/// The weights in a model folder, a GGUF file or a checkpoint (whose low-rank updates are merged),
+/// The weights in a model folder, a GGUF file or a checkpoint (whose updates are merged),
 /// as the parameters of a model.
 class FolderWeights {
  public:

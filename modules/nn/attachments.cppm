@@ -25,11 +25,16 @@ inline constexpr std::string_view type_name() {
 
 export namespace tessera::nn {
 
-/// Objects that others than the tree attach to a parameter or a buffer: for each type one object,
-/// which belongs to whoever declares the type (a plan, a style, an optimizer) and lives as long as
-/// this. Types have external linkage, as they are told apart by their names. One thread writes.
+/// Objects that are attached to a module, a parameter or a buffer: for each type one object, which
+/// belongs to whoever declares the type (a layer's feature, a plan, a style, an optimizer) and
+/// lives as long as this. Types have external linkage, as they are told apart by their names. One
+/// thread writes.
 class Attachments {
  public:
+  Attachments() = default;
+  Attachments(const Attachments&) = delete;
+  Attachments& operator=(const Attachments&) = delete;
+
   /// The attached object; a default one where there is none.
   template <class T>
   inline const T& attached() const {

@@ -137,6 +137,7 @@ Attention::Attention(const AttentionOptions& options) : options_(options) {
     q_norm_ = norm("q_norm");
     k_norm_ = norm("k_norm");
   }
+  attach<LayerSplits>().check = [this](std::span<const int> axes) { check_heads(axes); };
 }
 
 std::string_view Attention::kind() const { return "Attention"; }
@@ -188,7 +189,8 @@ Tensors Attention::forward(const Tensors& inputs) {
   return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};
 }
 
-void Attention::check_placements(std::span<const int> axes) const {
+/// Errors (input): heads that are cut where projections are split.
+void Attention::check_heads(std::span<const int> axes) const {
   const std::int64_t d = options_.head_extent();
   const std::pair<const Child*, std::int64_t> projections[] = {
       {&q_, options_.heads}, {&k_, options_.key_heads()}, {&v_, options_.key_heads()}};

@@ -79,7 +79,6 @@ class Attention : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-  void check_placements(std::span<const int> axes) const override;
 
   const AttentionOptions& options() const { return options_; }
   /// With a cache, forward takes the tokens that follow those in it and appends them; null for
@@ -88,6 +87,8 @@ class Attention : public Module {
   void set_cache(AttentionCache* cache) { cache_ = cache; }
 
  private:
+  void check_heads(std::span<const int> axes) const;
+
   AttentionOptions options_;
   AttentionCache* cache_ = nullptr;
   Child q_, k_, v_, o_, q_norm_, k_norm_, inner_;

@@ -351,22 +351,21 @@ Experts::Experts(const MixtureOptions& options) : activation_(options.expert.act
   add("gate_proj", options.expert.width, options.expert.dim);
   add("up_proj", options.expert.width, options.expert.dim);
   add("down_proj", options.expert.dim, options.expert.width);
+  attach<LayerSplits>().declared = [this] {
+    LayerSplit experts{.name = "experts"};
+    LayerSplit rows{
+        .name = "rows", .inputs = {Replicate(), Replicate(), Replicate()}, .output = Partial()};
+    for (const auto& [name, parameter] : parameters()) {
+      experts.parameters.push_back({parameter, Shard(0)});
+      rows.parameters.push_back({parameter, Shard(name == "down_proj" ? 2 : 1)});
+    }
+    return std::vector{std::move(experts), std::move(rows)};
+  };
 }
 
 std::string_view Experts::kind() const { return "Experts"; }
 std::vector<std::string> Experts::input_names() const {
   return {"hidden_states", "weights", "experts", "kept"};
-}
-
-std::vector<LayerSplit> Experts::splits() const {
-  LayerSplit experts{.name = "experts"};
-  LayerSplit rows{
-      .name = "rows", .inputs = {Replicate(), Replicate(), Replicate()}, .output = Partial()};
-  for (const auto& [name, parameter] : parameters()) {
-    experts.parameters.push_back({parameter, Shard(0)});
-    rows.parameters.push_back({parameter, Shard(name == "down_proj" ? 2 : 1)});
-  }
-  return {std::move(experts), std::move(rows)};
 }
 
 void Experts::compute_beside(Beside beside) { beside_ = std::move(beside); }

@@ -20,6 +20,8 @@ import tessera.dtensor;
 
 namespace tessera::nn {
 
+LanguageModel* as_language_model(Module& module) { return dynamic_cast<LanguageModel*>(&module); }
+
 std::vector<std::string> LanguageModel::input_names() const {
   return takes_documents() ? std::vector<std::string>{"input_ids", "documents", "positions"}
                            : std::vector<std::string>{"input_ids"};
@@ -158,8 +160,8 @@ Tensor LanguageModel::losses_by_parts(const Tensors& inputs, const Tensor& targe
          .softcap = softcap_,
          .check = [this](const Tensor& part) { check_part(part); }})};
   };
-  return call_beyond(inputs, [&](const Tensors& seen) {
-    return head.call_beyond({hidden_states(seen)}, [&](const Tensors& hidden) {
+  return call_beyond(*this, inputs, [&](const Tensors& seen) {
+    return call_beyond(head, {hidden_states(seen)}, [&](const Tensors& hidden) {
       return loss_->call({Tensor(), targets},
                          [&](const Tensors& given) { return of_losses(hidden[0], given); });
     });
@@ -167,7 +169,8 @@ Tensor LanguageModel::losses_by_parts(const Tensors& inputs, const Tensor& targe
 }
 
 void LanguageModel::check_part(const Tensor& part) {
-  const Tensor converted = convert_outputs({}, head_->convert_outputs({}, Tensors{part}))[0];
+  const Tensor converted =
+      convert_outputs(*this, {}, convert_outputs(*head_, {}, Tensors{part}))[0];
   if (part.is_distributed() && converted.layout() != part.layout()) {
     fail_input({.thing = fmt::format("module '{}'", head_->name()),
                 .wrong = "its logits are brought into another layout before the loss, so they "

@@ -103,6 +103,9 @@ class LanguageModel : public Module {
   Tensor row_terms_;
 };
 
+/// The module as a model of the next token; null: it is none. Whoever depends on it asks here.
+LanguageModel* as_language_model(Module& module);
+
 /// Within the scope, calls of a model compute these pieces of its chain only. `entering`: the
 /// hidden states that they begin with, instead of the tokens that a call is given; none where the
 /// pieces begin the chain. Error: the family has no pieces.

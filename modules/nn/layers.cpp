@@ -27,6 +27,27 @@ Tensor bias_of(const Module& layer) {
   return layer.parameters().size() > 1 ? layer.parameters()[1].second->use() : Tensor();
 }
 
+/// The split whose ranks have some features of the output, which are in dim 0 of all parameters.
+LayerSplit by_columns(const Module& layer, Placement output) {
+  LayerSplit columns{.name = "columns", .inputs = {Replicate()}, .output = output};
+  for (const auto& [name, parameter] : layer.parameters()) {
+    columns.parameters.push_back({parameter, Shard(0)});
+  }
+  return columns;
+}
+
+std::vector<LayerSplit> splits_of_embedding(const Module& layer) {
+  const ParameterPointer& weight = layer.parameter("weight");
+  return {{.name = "columns",
+           .parameters = {{weight, Shard(1)}},
+           .inputs = {Replicate()},
+           .output = Shard(-1)},
+          {.name = "rows",
+           .parameters = {{weight, Shard(0)}},
+           .inputs = {Replicate()},
+           .output = Partial()}};
+}
+
 }  // namespace
 
 Linear::Linear(std::int64_t in, std::int64_t out, bool bias, double standard_deviation,
@@ -35,6 +56,13 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool bias, double standard_dev
   if (bias) {
     add_parameter("bias", std::make_shared<Parameter>(Dims{out}, dtype, Initialization{}));
   }
+  attach<LayerSplits>().declared = [this] {
+    return std::vector<LayerSplit>{by_columns(*this, Shard(-1)),
+                                   {.name = "rows",
+                                    .parameters = {{parameter("weight"), Shard(1)}},
+                                    .inputs = {Shard(-1)},
+                                    .output = Partial()}};
+  };
 }
 
 std::string_view Linear::kind() const { return "Linear"; }
@@ -44,20 +72,9 @@ Tensors Linear::forward(const Tensors& inputs) {
   return {ops::linear(input(inputs, 0), parameters()[0].second->use(), bias_of(*this))};
 }
 
-std::vector<LayerSplit> Linear::splits() const {
-  LayerSplit columns{.name = "columns", .inputs = {Replicate()}, .output = Shard(-1)};
-  for (const auto& [name, parameter] : parameters()) {
-    columns.parameters.push_back({parameter, Shard(0)});
-  }
-  return {std::move(columns),
-          {.name = "rows",
-           .parameters = {{parameter("weight"), Shard(1)}},
-           .inputs = {Shard(-1)},
-           .output = Partial()}};
-}
-
 Embedding::Embedding(std::int64_t count, std::int64_t dim, double standard_deviation, DType dtype) {
   add_parameter("weight", normal({count, dim}, dtype, standard_deviation));
+  attach<LayerSplits>().declared = [this] { return splits_of_embedding(*this); };
 }
 
 std::string_view Embedding::kind() const { return "Embedding"; }
@@ -65,17 +82,6 @@ std::vector<std::string> Embedding::input_names() const { return {"input"}; }
 
 Tensors Embedding::forward(const Tensors& inputs) {
   return {ops::embedding(parameters()[0].second->use(), input(inputs, 0))};
-}
-
-std::vector<LayerSplit> Embedding::splits() const {
-  return {{.name = "columns",
-           .parameters = {{parameter("weight"), Shard(1)}},
-           .inputs = {Replicate()},
-           .output = Shard(-1)},
-          {.name = "rows",
-           .parameters = {{parameter("weight"), Shard(0)}},
-           .inputs = {Replicate()},
-           .output = Partial()}};
 }
 
 RMSNorm::RMSNorm(std::int64_t dim, double eps, DType dtype, bool offset)
@@ -131,6 +137,9 @@ Conv2d::Conv2d(std::int64_t in, std::int64_t out, const Dims& kernel,
   if (bias) {
     add_parameter("bias", std::make_shared<Parameter>(Dims{out}, dtype, Initialization{}));
   }
+  if (groups == 1) {
+    attach<LayerSplits>().declared = [this] { return std::vector{by_columns(*this, Shard(1))}; };
+  }
 }
 
 std::string_view Conv2d::kind() const { return "Conv2d"; }
@@ -138,17 +147,6 @@ std::vector<std::string> Conv2d::input_names() const { return {"input"}; }
 
 Tensors Conv2d::forward(const Tensors& inputs) {
   return {ops::conv2d(input(inputs, 0), parameters()[0].second->use(), bias_of(*this), settings_)};
-}
-
-std::vector<LayerSplit> Conv2d::splits() const {
-  if (settings_.groups != 1) {
-    return {};
-  }
-  LayerSplit columns{.name = "columns", .inputs = {Replicate()}, .output = Shard(1)};
-  for (const auto& [name, parameter] : parameters()) {
-    columns.parameters.push_back({parameter, Shard(0)});
-  }
-  return {std::move(columns)};
 }
 
 Dropout::Dropout(double p) : p_(p) {}
@@ -164,7 +162,14 @@ Tensors Dropout::forward(const Tensors& inputs) {
   return {ops::dropout(x, p_, by_batch_row("dropout"))};
 }
 
-CrossEntropyLoss::CrossEntropyLoss(std::int64_t ignore_index) : ignore_index_(ignore_index) {}
+CrossEntropyLoss::CrossEntropyLoss(std::int64_t ignore_index) : ignore_index_(ignore_index) {
+  LayerSplits& splits = attach<LayerSplits>();
+  splits.declared = [] {
+    return std::vector<LayerSplit>{
+        {.name = "classes", .inputs = {Shard(-1), Replicate()}, .output = Replicate()}};
+  };
+  splits.use = [this](std::string_view) { loss_parallel_ = true; };
+}
 
 std::string_view CrossEntropyLoss::kind() const { return "CrossEntropyLoss"; }
 std::vector<std::string> CrossEntropyLoss::input_names() const { return {"input", "target"}; }
@@ -181,11 +186,5 @@ Tensor CrossEntropyLoss::rows(const Tensor& input, const Tensor& target) {
     return Tensors{ops::cross_entropy_rows(inputs[0], inputs[1], ignore_index_, loss_parallel_)};
   })[0];
 }
-
-std::vector<LayerSplit> CrossEntropyLoss::splits() const {
-  return {{.name = "classes", .inputs = {Shard(-1), Replicate()}, .output = Replicate()}};
-}
-
-void CrossEntropyLoss::use_split(std::string_view) { loss_parallel_ = true; }
 
 }  // namespace tessera::nn

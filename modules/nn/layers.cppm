@@ -16,7 +16,6 @@ class Linear : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-  std::vector<LayerSplit> splits() const override;
 };
 
 /// Rows of weight [count, dim] by integer indices of any shape. Split by columns (dim) or rows
@@ -28,7 +27,6 @@ class Embedding : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-  std::vector<LayerSplit> splits() const override;
 };
 
 /// x / rms(x) * weight over the last dim.
@@ -80,7 +78,6 @@ class Conv2d : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-  std::vector<LayerSplit> splits() const override;
 
  private:
   ops::Convolution settings_;
@@ -108,13 +105,11 @@ class CrossEntropyLoss : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-  std::vector<LayerSplit> splits() const override;
   /// The loss of each token, [...], f32; 0 where the target is ignore_index. Called with the hooks
   /// around it, as forward.
   Tensor rows(const Tensor& input, const Tensor& target);
-  /// "classes": the vocabulary may be sharded. The ranks then all-reduce a few numbers per token,
-  /// and the logits are not moved (see ops::cross_entropy).
-  void use_split(std::string_view name) override;
+  /// Whether the split "classes" is applied: the vocabulary may be sharded. The ranks then
+  /// all-reduce a few numbers per token, and the logits are not moved (see ops::cross_entropy).
   bool takes_classes_of_ranks() const { return loss_parallel_; }
   std::int64_t ignore_index() const { return ignore_index_; }
 

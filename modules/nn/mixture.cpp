@@ -156,6 +156,7 @@ void SparseMixture::balance(const BalanceOptions& options) {
     add_bias();
     balanced_ = counter(options_.experts);
     add_buffer("balanced", balanced_);
+    attach<StepEnd>().call = [this] { update_bias(); };
   }
 }
 
@@ -259,10 +260,8 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
   return has_term ? Tensors{result, balance_term(routed, by_row)} : Tensors{result};
 }
 
-void SparseMixture::end_step() {
-  if (balanced_ == nullptr) {
-    return;
-  }
+/// What it does at the end of a step.
+void SparseMixture::update_bias() {
   const Tensor& tokens = local_of(tokens_->value);
   const Tensor& before = local_of(balanced_->value);
   Tensor loads = ops::cast(ops::sub(tokens, before), DType::f64);

@@ -70,7 +70,6 @@ class Experts : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-  std::vector<LayerSplit> splits() const override;
 
   /// Something that the tokens' ranks compute while rows travel: it calls `work`, which computes
   /// the experts, somewhere in its middle.
@@ -96,7 +95,6 @@ class SparseMixture : public Module {
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-  void end_step() override;
 
   /// Counts tokens from now on, and balances with these weights of losses. Once, before a plan.
   void balance(const BalanceOptions& options);
@@ -116,6 +114,7 @@ class SparseMixture : public Module {
   void count(const Tensor& by_row, const Tensor& kept);
   Tensor balance_term(const Routed& routed, const Tensor& by_row) const;
   Tensor shared_result(const Tensor& hidden, std::function<void()> between);
+  void update_bias();
 
   MixtureOptions options_;
   BalanceOptions balance_;

@@ -64,6 +64,11 @@ struct ModuleHooks {
   HookList<ForwardPreHook> before;
   HookList<ForwardHook> after;
   std::uint64_t added = 0;
+
+  static const ModuleHooks* of(const Module& module) { return module.hooks_.get(); }
+  static HookHandle add_conversion(Module& module, ForwardHook hook);
+  static Tensors call_beyond(Module& module, const Tensors& inputs,
+                             const std::function<Tensors(const Tensors&)>& method);
 };
 
 void HookHandle::remove() {
@@ -81,8 +86,9 @@ ModuleHooks& Module::hooks() {
   return *hooks_;
 }
 
-std::uint64_t Module::hooks_identity() const {
-  return hooks_ ? hooks_->after.identity(hooks_->before.identity(0)) : 0;
+std::uint64_t hooks_identity(const Module& module) {
+  const ModuleHooks* const hooks = ModuleHooks::of(module);
+  return hooks == nullptr ? 0 : hooks->after.identity(hooks->before.identity(0));
 }
 
 HookHandle Module::add_pre_hook(ForwardPreHook hook) {
@@ -103,10 +109,14 @@ HookHandle Module::add_hook(ForwardHook hook) {
   return {hooks_, number};
 }
 
-HookHandle Module::add_conversion(ForwardHook hook) {
-  const std::uint64_t number = ++hooks().added;
-  hooks_->after.add({number, std::move(hook), true}, false);
-  return {hooks_, number};
+HookHandle ModuleHooks::add_conversion(Module& module, ForwardHook hook) {
+  const std::uint64_t number = ++module.hooks().added;
+  module.hooks_->after.add({number, std::move(hook), true}, false);
+  return {module.hooks_, number};
+}
+
+HookHandle add_conversion(Module& module, ForwardHook hook) {
+  return ModuleHooks::add_conversion(module, std::move(hook));
 }
 
 std::size_t Module::named_inputs() {
@@ -177,16 +187,22 @@ Tensors Module::call(const Tensors& inputs, const std::function<Tensors(const Te
   return in_scope(inputs, method, true);
 }
 
-Tensors Module::call_beyond(const Tensors& inputs,
-                            const std::function<Tensors(const Tensors&)>& method) {
-  return in_scope(inputs, method, false);
+Tensors ModuleHooks::call_beyond(Module& module, const Tensors& inputs,
+                                 const std::function<Tensors(const Tensors&)>& method) {
+  return module.in_scope(inputs, method, false);
 }
 
-Tensors Module::convert_outputs(const Tensors& inputs, Tensors outputs) {
-  if (const auto after = hooks_ ? hooks_->after.now() : nullptr) {
+Tensors call_beyond(Module& module, const Tensors& inputs,
+                    const std::function<Tensors(const Tensors&)>& method) {
+  return ModuleHooks::call_beyond(module, inputs, method);
+}
+
+Tensors convert_outputs(Module& module, const Tensors& inputs, Tensors outputs) {
+  const ModuleHooks* const hooks = ModuleHooks::of(module);
+  if (const auto after = hooks == nullptr ? nullptr : hooks->after.now()) {
     for (const auto& hook : *after) {
       if (hook.converts) {
-        hook.call(*this, inputs, outputs);
+        hook.call(module, inputs, outputs);
       }
     }
   }

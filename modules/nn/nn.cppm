@@ -2,8 +2,13 @@
 export module tessera.nn;
 
 export import :attachments;           // Attachments: what others know of a parameter
-export import :parameter;             // Parameter, Buffer, LayerSplit
+export import :parameter;             // Parameter, Buffer
 export import :tree;                  // Module, Child, hooks, EvaluationScope
+export import :module_hooks;          // hooks that convert outputs, calls beyond forward
+export import :module_form;           // what a module's call depends on, for recordings
+export import :layer_split;           // LayerSplit: how layers can be split over ranks
+export import :packed_weight;         // PackedWeight: weights in another form
+export import :low_rank_update;       // LowRankUpdate: what is trained beside a weight
 export import :pieces;                // a model as a chain of pieces, AbsentModule
 export import :layers;                // Linear, Embedding, norms, Dropout, the loss
 export import :attention_cache;       // keys and values so far, whole or split over ranks
@@ -13,4 +18,3 @@ export import :mixture;               // mixtures of experts: routing, loads, ba
 export import :linear_cross_entropy;  // a product and its loss, in parts
 export import :language_model;        // LanguageModel: loss, cache, recomputed blocks
 export import :decoder;  // decoders as Llama, Qwen and Gemma, with Hugging Face's names
-export import :nf4;      // weights as 4-bit codes

@@ -3,11 +3,8 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -28,11 +25,6 @@ Parameter::Parameter(const Dims& shape, DType dtype, Initialization init)
   if (is_floating(dtype)) {
     value.set_requires_grad();
   }
-}
-
-double LowRankUpdate::scale() const {
-  const auto r = static_cast<double>(rank);
-  return alpha / (rank_stabilized ? std::sqrt(r) : r);
 }
 
 const Tensor& gradient_memory_of(Parameter& parameter) {
@@ -98,7 +90,9 @@ std::map<std::string, Tensor> values_by_name(std::span<const ParameterPointer> p
 void end_step(Module& root) {
   const NoGrad constant;
   for (Module* const module : all_modules(root)) {
-    module->end_step();
+    if (const StepEnd& end = module->attached<StepEnd>(); end.call) {
+      end.call();
+    }
   }
 }
 
@@ -113,31 +107,6 @@ std::vector<BufferPointer> all_buffers(Module& root) {
     }
   }
   return buffers;
-}
-
-namespace {
-
-/// The parameters of the module's own low-rank update.
-std::vector<ParameterPointer> updates_in(const Module& module) {
-  std::vector<ParameterPointer> parameters;
-  if (const std::optional<LowRankUpdate> update = module.low_rank_update()) {
-    parameters.push_back(module.parameter("lora_A"));
-    parameters.push_back(module.parameter("lora_B"));
-    if (update->dora) {
-      parameters.push_back(module.parameter("magnitude"));
-    }
-  }
-  return parameters;
-}
-
-}  // namespace
-
-std::vector<ParameterPointer> update_parameters(Module& root) {
-  std::vector<ParameterPointer> parameters;
-  for (const Module* const module : all_modules(root)) {
-    std::ranges::copy(updates_in(*module), std::back_inserter(parameters));
-  }
-  return parameters;
 }
 
 bool matches(const Parameter& parameter, const std::string& pattern) {
@@ -235,27 +204,18 @@ void initialize(const Tensor& x, const Initialization& init) {
 
 }  // namespace
 
-Tensor first_values(const PackedWeight& weight) {
-  const Layout layout = weight.layout();
-  if (!layout) {
-    return empty(weight.shape, DType::f32);
-  }
-  const SpecHandle spec = Spec::make(layout, weight.shape, DType::f32);
-  return make_distributed(empty(local_shape(*spec), DType::f32), spec);
-}
-
 // Of absent modules, which are on the meta device, drawing values only moves the stream.
 void initialize(Module& root) {
   const NoGrad no_grad;
   const std::vector<WholeModule> modules = whole_modules(root);
   std::set<const Parameter*> seen;
   for (const auto& [module, absent] : modules) {
-    for (const ParameterPointer& update : updates_in(*module)) {
+    for (const ParameterPointer& update : own_update_parameters(*module)) {
       seen.insert(update.get());  // they come last
     }
   }
   for (const auto& [module, absent] : modules) {
-    for (const PackedWeight& weight : module->packed_weights()) {
+    for (const PackedWeight& weight : packed_weights_of(*module)) {
       const Tensor values = absent ? empty(weight.shape, DType::f32, meta) : first_values(weight);
       initialize(values, weight.initialization);
       if (!absent) {
@@ -269,12 +229,6 @@ void initialize(Module& root) {
     }
   }
   initialize_updates(root);
-}
-
-void initialize_updates(Module& root) {
-  for (const auto& [module, absent] : whole_modules(root)) {
-    initialize(updates_in(*module));
-  }
 }
 
 void initialize(std::span<const ParameterPointer> parameters) {

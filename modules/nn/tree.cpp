@@ -132,39 +132,13 @@ void Module::set_parameter(std::string_view name, ParameterPointer parameter) {
   fail(fmt::format("module '{}' ({}): has no parameter '{}'", name_, kind(), name));
 }
 
-void Module::keep_alive(std::shared_ptr<const void> owner) {
-  kept_alive_.push_back(std::move(owner));
-}
+void Module::note_change() { ++attach<Changes>().count; }
 
 void Module::train(bool training) {
   training_ = training;
   for (const auto& [key, child] : children_) {
     child->train(training);
   }
-}
-
-void Module::check_placements(std::span<const int>) const {}
-
-void Module::end_step() {}
-
-std::vector<LayerSplit> Module::splits() const { return {}; }
-void Module::use_split(std::string_view) {}
-std::vector<PackedWeight> Module::packed_weights() const { return {}; }
-std::optional<LowRankUpdate> Module::low_rank_update() const { return std::nullopt; }
-
-LayerSplit Module::split(std::string_view name) const {
-  std::vector<std::string> known;
-  for (LayerSplit& split : splits()) {
-    if (split.name == name) {
-      return std::move(split);
-    }
-    known.push_back(split.name);
-  }
-  fail_input(
-      fmt::format("module '{}' is a {}, which declares no split by {} (its splits: {}); choose "
-                  "layers that declare it in Module::splits, as Linear and Embedding declare "
-                  "columns and rows",
-                  name_, kind(), name, known.empty() ? "none" : join_words(known)));
 }
 
 namespace {
@@ -237,7 +211,7 @@ void Module::replace_child(std::string_view name, const Replacement& make) {
     refuse("there is no such child");
   }
   std::shared_ptr<Module>& place = found->second;
-  if (planned_ || place->planned_) {
+  if (attached<Planned>().applied || place->attached<Planned>().applied) {
     refuse("a plan was applied to it; replace children before");
   }
   if (place.use_count() > 1) {
@@ -323,20 +297,6 @@ EvaluationScope::EvaluationScope(Module& root) {
 EvaluationScope::~EvaluationScope() {
   for (const auto& [module, training] : before_) {
     module->training_ = training;
-  }
-}
-
-WithoutUpdatesScope::WithoutUpdatesScope(Module& root) {
-  for (Module* const module : all_modules(root)) {
-    if (std::exchange(module->uses_update_, false)) {
-      off_.push_back(module);
-    }
-  }
-}
-
-WithoutUpdatesScope::~WithoutUpdatesScope() {
-  for (Module* const module : off_) {
-    module->uses_update_ = true;
   }
 }
 

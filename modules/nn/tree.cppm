@@ -25,6 +25,7 @@ class HookHandle {
 
  private:
   friend class Module;
+  friend struct ModuleHooks;
   HookHandle(std::weak_ptr<ModuleHooks> hooks, std::uint64_t number)
       : hooks_(std::move(hooks)), number_(number) {}
 
@@ -76,13 +77,13 @@ class AddedChild {
 using Replacement = std::function<std::shared_ptr<Module>(const std::shared_ptr<Module>& before)>;
 
 /// A node of the model's tree: parameters, buffers, children, forward. Called through operator(),
-/// which runs the hooks.
-class Module {
+/// which runs the hooks. What only some layers have (LayerSplits, PackedWeights, TrainedUpdate,
+/// StepEnd), and what plans know of a module, is attached to it.
+class Module : public Attachments {
  public:
   Module();
   virtual ~Module();
-  Module(const Module&) = delete;
-  Module& operator=(const Module&) = delete;
+  using Attachments::attach;
 
   virtual std::string_view kind() const = 0;  // "Linear"
   virtual Tensors forward(const Tensors& inputs) = 0;
@@ -96,12 +97,6 @@ class Module {
   /// the module's parameters and convert `inputs` and outputs, which are those of forward, too.
   ///   Tensors codes = encoder.call({x}, [&](const Tensors& in) { return encoder.encode(in); });
   Tensors call(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& method);
-  /// Calls a method whose outputs are not those of forward, as it computes on with them: the hooks
-  /// are called around it, so styles provide the parameters, convert `inputs` and see what
-  /// backward begins with; conversions of outputs are not.
-  Tensors call_beyond(const Tensors& inputs, const std::function<Tensors(const Tensors&)>& method);
-  /// The outputs of forward as conversions of outputs make them.
-  Tensors convert_outputs(const Tensors& inputs, Tensors outputs);
   /// Calls the module with inputs by name, in any order; inputs that are not given are absent
   /// (undefined). Errors: a name that is not in input_names().
   Tensors by_name(std::initializer_list<NamedTensor> inputs);
@@ -138,57 +133,13 @@ class Module {
   /// would go on calling it (its parent must keep it as a Child).
   void replace_child(std::string_view name, const Replacement& make);
 
-  /// How styles can split this layer over the ranks of a mesh axis. None by default.
-  virtual std::vector<LayerSplit> splits() const;
-  /// The split of this name. Error (input): the layer has none; the text names those that it has.
-  LayerSplit split(std::string_view name) const;
-  /// A style has applied the split: from now on forward gets shards. Does nothing by default.
-  virtual void use_split(std::string_view name);
-
-  /// Weights that this layer keeps in another form. None by default.
-  virtual std::vector<PackedWeight> packed_weights() const;
-  /// The update that this layer trains beside its weight, for who writes or reads it alone, or
-  /// merges it with the weight. None by default. A layer that has one computes without it while
-  /// !uses_update().
-  virtual std::optional<LowRankUpdate> low_rank_update() const;
-  /// False within a WithoutUpdatesScope.
-  bool uses_update() const { return uses_update_; }
-
   HookHandle add_pre_hook(ForwardPreHook hook);
   HookHandle add_hook(ForwardHook hook);
-  /// A hook that does nothing but replace outputs of forward by the same values in another layout
-  /// or type; it runs with the others, in the order in which all were added.
-  HookHandle add_conversion(ForwardHook hook);
   /// The hook runs before the existing ones (an outer style around inner ones).
   HookHandle add_outer_pre_hook(ForwardPreHook hook);
-  /// Which hooks a call runs now: another number after one was added, removed or replaced.
-  std::uint64_t hooks_identity() const;
-
-  /// Counts a change of what calls compute that is not a tensor: call it after you have set an
+  /// Counts a change of what calls compute that is no tensor: call it after you have set an
   /// attribute that forward reads, so that captured steps notice. Styles do for their settings.
-  void note_change() { ++changes_; }
-  std::uint64_t changes() const { return changes_; }
-  /// Expires with the module.
-  std::weak_ptr<const bool> life() const { return life_; }
-
-  /// Keeps `owner` alive as long as the module. For code whose hooks refer to an object of its own.
-  void keep_alive(std::shared_ptr<const void> owner);
-  /// Objects that others attach to this module.
-  Attachments& attachments() { return attachments_; }
-  const Attachments& attachments() const { return attachments_; }
-  /// Whether a parallel plan was applied to this module; set by the plan.
-  bool is_planned() const { return planned_; }
-  void set_planned() { planned_ = true; }
-
-  /// Called when all styles have placed the parameters; `axes` are the mesh axes along which the
-  /// ranks share the work on one part of the batch. Errors (input): placements with which forward
-  /// would be wrong (heads that do not divide).
-  virtual void check_placements(std::span<const int> axes) const;
-
-  /// A training calls it when the gradients of a step are complete, on all ranks together, without
-  /// recording: for state of the module's own that follows from what the step has computed. Does
-  /// nothing by default.
-  virtual void end_step();
+  void note_change();
 
   /// Whether dropout is active; sets this module and all below it.
   void train(bool training = true);
@@ -210,7 +161,7 @@ class Module {
  private:
   friend class Child;
   friend class EvaluationScope;
-  friend class WithoutUpdatesScope;
+  friend struct ModuleHooks;
   template <class Method>
   Tensors in_scope(const Tensors& inputs, const Method& method, bool converts);
   template <class Method>
@@ -223,12 +174,6 @@ class Module {
   const std::string* scope_ = interned_name("");  // the name, for ModuleScope
   std::optional<std::size_t> named_inputs_;
   bool training_ = true;
-  bool uses_update_ = true;
-  bool planned_ = false;
-  std::uint64_t changes_ = 0;
-  std::shared_ptr<const bool> life_ = std::make_shared<const bool>(true);
-  Attachments attachments_;
-  std::vector<std::shared_ptr<const void>> kept_alive_;
   std::vector<std::pair<std::string, ParameterPointer>> parameters_;
   std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
   std::vector<std::pair<std::string, BufferPointer>> buffers_;
@@ -246,19 +191,6 @@ class EvaluationScope {
 
  private:
   std::vector<std::pair<Module*, bool>> before_;
-};
-
-/// Within the scope the low-rank updates of a module and all below it are switched off: the model
-/// computes as if it had none.
-class WithoutUpdatesScope {
- public:
-  explicit WithoutUpdatesScope(Module& root);
-  ~WithoutUpdatesScope();
-  WithoutUpdatesScope(const WithoutUpdatesScope&) = delete;
-  WithoutUpdatesScope& operator=(const WithoutUpdatesScope&) = delete;
-
- private:
-  std::vector<Module*> off_;
 };
 
 /// Notes modules of this thread within its scope, for who captures what a function computes.
@@ -288,8 +220,27 @@ class ModuleWatch {
 /// This module and all below it, each once, parents first, in the order in which they were added.
 std::vector<Module*> all_modules(Module& root);
 
-/// Calls end_step() of each module below `root`, in the order of the tree.
+/// What a module attaches to itself whose own state follows from what a step has computed. A
+/// training calls it when the gradients of the step are complete, on all ranks together, without
+/// recording.
+struct StepEnd {
+  std::function<void()> call;
+};
+/// Calls the StepEnd of each module below `root`, in the order of the tree.
 void end_step(Module& root);
+
+/// Attached to each module to which a plan was applied: its children are no longer replaced.
+struct Planned {
+  bool applied = false;
+};
+/// Attached by Module::note_change: how often it was called.
+struct Changes {
+  std::uint64_t count = 0;
+};
+/// Attached by scopes that switch parts of a layer off, a bit for each.
+struct SwitchedOff {
+  std::uint64_t parts = 0;
+};
 
 /// All parameters below `root`, each once (tied weights under their first name), in the order of
 /// the tree.
@@ -300,10 +251,6 @@ std::map<std::string, Tensor> values_by_name(std::span<const ParameterPointer> p
 std::vector<std::pair<std::string, ParameterPointer>> named_parameters(Module& root);
 /// All buffers below `root`, each once, in the order of the tree.
 std::vector<BufferPointer> all_buffers(Module& root);
-
-/// The parameters of all low-rank updates below `root`: a folder of the model's weights has none of
-/// them. In the order of the tree.
-std::vector<ParameterPointer> update_parameters(Module& root);
 
 /// Replaces every module whose qualified name matches the pattern (see matches_pattern) by what
 /// `make` returns for it (see Module::replace_child). Returns how many. Errors (input): the pattern
@@ -326,14 +273,9 @@ void freeze(Module& root, std::span<const std::string> patterns);
 /// part only), and gives buffers their values there. Frozen parameters stay frozen.
 void materialize(Module& root, Device device = cpu);
 /// Initialises all parameters and packed weights, each by its Initialization, from the stream
-/// "init": bit-identical in every layout. Low-rank updates come last, so the model is the same with
-/// and without them.
+/// "init": bit-identical in every layout. What layers train beside their weights comes last, so the
+/// model is the same with and without it.
 void initialize(Module& root);
-/// A tensor for the first values of a packed weight, not initialised.
-Tensor first_values(const PackedWeight& weight);
-/// Initialises only low-rank updates (update_parameters), as initialize() of the whole model does
-/// where everything else has values from elsewhere.
-void initialize_updates(Module& root);
 /// Initialises only these; every rank names the same ones in the same order.
 void initialize(std::span<const ParameterPointer> parameters);
 /// Elements of all parameters (global).

@@ -133,7 +133,7 @@ std::vector<int> axes_of(const DeviceMesh& mesh, const StyleEntry& entry, int mo
 void check_splits(const ResolvedEntry& resolved, nn::Module& model) {
   const std::string& wanted = resolved.facts.needs_split;
   const auto can = [&](const nn::Module& module) {
-    const std::vector<nn::LayerSplit> splits = module.splits();
+    const std::vector<nn::LayerSplit> splits = nn::splits_of(module);
     return std::ranges::any_of(splits, [&](const auto& split) { return split.name == wanted; });
   };
   for (const nn::Module* module : resolved.modules) {

@@ -29,6 +29,7 @@ namespace tessera::parallel {
 /// Attached to each module of a model that has a plan.
 struct AppliedPlan {
   std::shared_ptr<ParallelPlan*> plan = nullptr;
+  std::shared_ptr<const void> styles = nullptr;  // the module's hooks refer to them
 };
 
 namespace {
@@ -38,7 +39,7 @@ void take_model(nn::Module& model, const std::shared_ptr<const void>& styles,
                 const std::shared_ptr<ParallelPlan*>& plan) {
   const std::vector<nn::Module*> modules = nn::all_modules(model);
   for (const nn::Module* module : modules) {
-    if (module->is_planned()) {
+    if (module->attached<nn::Planned>().applied) {
       fail_input({.thing = "parallel plan",
                   .wrong = fmt::format("{} was given to a plan before, which may have failed",
                                        in_words(*module)),
@@ -46,9 +47,8 @@ void take_model(nn::Module& model, const std::shared_ptr<const void>& styles,
     }
   }
   for (nn::Module* module : modules) {
-    module->set_planned();
-    module->keep_alive(styles);
-    module->attachments().attach<AppliedPlan>().plan = plan;
+    module->attach<nn::Planned>().applied = true;
+    module->attach<AppliedPlan>() = {.plan = plan, .styles = styles};
   }
 }
 
@@ -114,19 +114,13 @@ void replace_modules(nn::Module& model, const StyleEntry& entry, ParallelStyle& 
   }
 }
 
-/// Freezes everything but low-rank updates if some style says so.
+/// Freezes what a style that says so does not train.
 void freeze_model(nn::Module& model, const std::vector<std::unique_ptr<ParallelStyle>>& styles) {
   if (std::ranges::none_of(styles,
                            [](const auto& style) { return style->facts().freezes_model; })) {
     return;
   }
-  const std::vector<nn::ParameterPointer> trained = nn::update_parameters(model);
-  for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
-    if (std::ranges::find(trained, parameter) == trained.end() &&
-        is_floating(parameter->value.dtype())) {
-      parameter->value.set_requires_grad(false);
-    }
-  }
+  nn::freeze_all_but_updates(model);
 }
 
 /// Errors (input): a parameter that would be gathered in another form is not gathered; no style
@@ -225,7 +219,7 @@ ParallelPlan::ParallelPlan(nn::Module& model, const DeviceMesh& mesh,
     }
   }
   for (const nn::Module* module : nn::all_modules(model)) {
-    module->check_placements(compute_axes);
+    nn::check_placements(*module, compute_axes);
   }
 }
 
@@ -236,7 +230,7 @@ void ParallelPlan::divide(std::vector<ResolvedEntry>& entries) {
     if (!entry.facts.divides_model) {
       continue;
     }
-    auto* const model = dynamic_cast<nn::LanguageModel*>(&model_);
+    nn::LanguageModel* const model = nn::as_language_model(model_);
     if (model == nullptr || model->pieces().empty()) {
       fail_input({.where = place_of(entry.entry),
                   .wrong = fmt::format("a model of the kind {} cannot be divided into stages, as "
@@ -355,7 +349,7 @@ void refuse_unused(const StyleSummary& applied) {
 ParallelPlan::~ParallelPlan() { *self_ = nullptr; }
 
 ParallelPlan* plan_of(const nn::Module& module) {
-  const std::shared_ptr<ParallelPlan*>& plan = module.attachments().attached<AppliedPlan>().plan;
+  const std::shared_ptr<ParallelPlan*>& plan = module.attached<AppliedPlan>().plan;
   return plan == nullptr ? nullptr : *plan;
 }
 

@@ -182,10 +182,10 @@ void set_precision(nn::Module& module, const Precision& precision,
     });
   }
   if (precision.outputs) {
-    module.add_conversion(
-        [type = *precision.outputs](nn::Module&, const Tensors&, Tensors& outputs) {
-          cast_floating(outputs, type);
-        });
+    nn::add_conversion(module,
+                       [type = *precision.outputs](nn::Module&, const Tensors&, Tensors& outputs) {
+                         cast_floating(outputs, type);
+                       });
   }
 }
 

@@ -35,7 +35,7 @@ std::vector<nn::Module*> modules_of(nn::Module& model, const std::vector<std::st
 Stages::Stages(nn::Module& model, const DeviceMesh& mesh, int axis, StageDivision division,
                std::string entry)
     : mesh_(mesh), axis_(axis), division_(std::move(division)), entry_(std::move(entry)) {
-  auto* const chain = dynamic_cast<nn::LanguageModel*>(&model);
+  const nn::LanguageModel* const chain = nn::as_language_model(model);
   chain_ = chain == nullptr ? std::vector<std::vector<std::string>>() : chain->pieces();
   const auto refuse = [&](const std::string& wrong, const std::string& advice) {
     fail_input({.where = entry_, .wrong = wrong, .advice = advice});
@@ -139,6 +139,30 @@ const pipeline::Schedule& Stages::schedule(int micro_batches) const {
 bool Stages::is_copy(const nn::Parameter& parameter) const {
   const auto found = std::ranges::find(shared_, parameter.name, &SharedParameter::name);
   return found != shared_.end() && !is_own(found->stages.front());
+}
+
+std::vector<int> Stages::own_users(nn::Module& model, const nn::Parameter& parameter) const {
+  const std::vector<int> stages = own();
+  if (stages.size() < 2) {
+    return {};
+  }
+  std::vector<int> users;
+  for (const int stage : stages) {
+    const nn::PieceRange range = pieces(stage);
+    const std::size_t last = std::min(range.last, chain_.size());
+    bool uses = false;
+    for (std::size_t piece = range.first; piece < last; ++piece) {
+      for (nn::Module* const module : modules_of(model, chain_[piece])) {
+        uses = uses || std::ranges::any_of(module->parameters(), [&](const auto& own) {
+                 return own.second.get() == &parameter;
+               });
+      }
+    }
+    if (uses) {
+      users.push_back(stage);
+    }
+  }
+  return users;
 }
 
 std::string Stages::text(int stage) const {

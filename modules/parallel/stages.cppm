@@ -57,6 +57,8 @@ class Stages {
   const std::vector<SharedParameter>& shared() const { return shared_; }
   /// Whether another stage owns the parameter (see SharedParameter).
   bool is_copy(const nn::Parameter& parameter) const;
+  /// Those of the calling rank's stages that compute with the parameter, where it has several.
+  std::vector<int> own_users(nn::Module& model, const nn::Parameter& parameter) const;
   /// "stage 1 (model.layers.2 to lm_head)".
   std::string text(int stage) const;
 

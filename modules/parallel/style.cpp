@@ -174,11 +174,11 @@ void StyleTarget::place(nn::Buffer& buffer, Placement placement) const {
 }
 
 nn::LayerSplit StyleTarget::split(std::string_view name) const {
-  nn::LayerSplit split = module.split(name);
+  nn::LayerSplit split = nn::split_of(module, name);
   for (const nn::LayerSplit::ParameterPlacement& placed : split.parameters) {
     place(*placed.parameter, placed.placement);
   }
-  module.use_split(name);
+  nn::use_split(module, name);
   return split;
 }
 
@@ -198,9 +198,9 @@ void redistribute_inputs(nn::Module& module, const ValuePlacements& values, int 
 void redistribute_outputs(nn::Module& module, const ValuePlacements& values, int axis) {
   const std::vector<std::string> names = module.output_names();
   for (const auto& target : by_position(module, values, names, "output")) {
-    module.add_conversion([axis, position = target.first, placement = target.second,
-                           what = call_it("output", target.first, names)](
-                              nn::Module&, const Tensors&, Tensors& outputs) {
+    nn::add_conversion(module, [axis, position = target.first, placement = target.second,
+                                what = call_it("output", target.first, names)](
+                                   nn::Module&, const Tensors&, Tensors& outputs) {
       if (position < outputs.size()) {
         bring(outputs[position], axis, placement, what.c_str());
       }

@@ -71,7 +71,7 @@ struct StyleFacts {
   bool keeps_parameters = false;
   /// Makes modules that take the places of those that it is applied to (ParallelStyle::replace).
   bool replaces_modules = false;
-  /// Only low-rank updates are trained (nn::update_parameters): the plan freezes everything else.
+  /// Only what layers train beside their weights is trained (nn::freeze_all_but_updates).
   bool freezes_model = false;
   /// Sets in which form parameters are gathered (set_extension): it comes before the entry that
   /// keeps them, and there must be one.

@@ -45,7 +45,7 @@ struct Pass {
   /// the last such pass, and before those that follow it.
   bool ends_lifetimes = false;
   /// It only moves communication to other places, so it also runs on the programs that a step was
-  /// split into (AcrossSteps).
+  /// split into.
   bool moves_communication = false;
   /// For a pass that keeps memory to spare communication, which it can do in part.
   std::optional<PartialPass> keeps = {};

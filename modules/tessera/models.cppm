@@ -9,13 +9,15 @@ import tessera.tokenize;
 export namespace tessera::nn {
 
 // Modules, their parameters and hooks.
+using nn::add_conversion, nn::ForwardHook, nn::ForwardPreHook, nn::HookHandle;
 using nn::all_buffers, nn::all_modules, nn::all_parameters, nn::matches, nn::matching_parameters,
     nn::named_parameters, nn::NamedTensor, nn::parameter_count, nn::values_by_name;
 using nn::Buffer, nn::BufferPointer, nn::Child, nn::Initialization, nn::LayerSplit, nn::Module,
     nn::Parameter, nn::ParameterPointer;
 using nn::EvaluationScope, nn::freeze, nn::initialize, nn::materialize, nn::replace_modules,
     nn::Replacement, nn::update_parameters;
-using nn::ForwardHook, nn::ForwardPreHook, nn::HookHandle;
+// What a layer of one's own attaches to itself.
+using nn::LayerSplits, nn::split_of, nn::splits_of, nn::StepEnd;
 
 // Layers.
 using nn::Activation, nn::FeedForwardOptions, nn::GatedMLP;

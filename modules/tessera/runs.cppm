@@ -7,7 +7,7 @@ import tessera.text;
 
 export namespace tessera::hub {
 
-// Models of transformers, ggml and PEFT: config, weights, tokenizer, low-rank updates.
+// Models of transformers, ggml and PEFT: config, weights, tokenizer, updates.
 using hub::BaseUse, hub::WholeCheckpoint;
 using hub::check_peft, hub::load_model_weights, hub::load_peft, hub::make_model, hub::Updates,
     hub::updates_of;

@@ -9,7 +9,6 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <tessera/gguf.hpp>
 #include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
@@ -20,6 +19,7 @@ module;
 module tessera.tokenize;
 
 import tessera.base;
+import tessera.ggml;
 import tessera.options;
 import tessera.plugin;
 import :built_in;

@@ -77,15 +77,16 @@ constexpr const char* other_frozen = "other parameters are frozen than when the 
 }  // namespace
 
 const char* StepState::ModuleState::difference(const ModuleState& was) const {
-  return was.module != module             ? "is another one"
-         : was.training != training       ? "has another training mode"
-         : was.uses_update != uses_update ? "has another use of its low-rank update"
-         : was.hooks != hooks             ? "has other hooks"
-         : was.changes != changes         ? "has other attributes (note_change)"
-         : was.held != held               ? "has other parameters or buffers"
-         : was.leaf_hooks != leaf_hooks   ? "has other hooks on gradients"
-         : was.updated_by != updated_by   ? "has other optimizers"
-                                          : nullptr;
+  if (was.module != module) {
+    return "is another one";
+  }
+  if (const char* const other = call.difference(was.call)) {
+    return other;
+  }
+  return was.held != held               ? "has other parameters or buffers"
+         : was.leaf_hooks != leaf_hooks ? "has other hooks on gradients"
+         : was.updated_by != updated_by ? "has other optimizers"
+                                        : nullptr;
 }
 
 StepState::StepState(std::span<nn::Module* const> models,
@@ -93,11 +94,7 @@ StepState::StepState(std::span<nn::Module* const> models,
                      std::optional<std::int64_t> updates) {
   for (nn::Module* const model : models) {
     for (const nn::Module* const module : nn::all_modules(*model)) {
-      ModuleState form{.module = module,
-                       .training = module->is_training(),
-                       .uses_update = module->uses_update(),
-                       .hooks = module->hooks_identity(),
-                       .changes = module->changes()};
+      ModuleState form{.module = module, .call = nn::form_of(*module)};
       const auto add = [](std::uint64_t& to, std::uint64_t what) { to = hash_combine(to, what); };
       for (const auto& [name, parameter] : module->parameters()) {
         add(form.held, reinterpret_cast<std::uintptr_t>(parameter.get()));
@@ -143,8 +140,7 @@ std::string StepState::text() const {
   for (const ModuleState& form : modules_) {
     hash = hash_combine(hash, reinterpret_cast<std::uintptr_t>(form.module));
     for (const std::uint64_t part :
-         {std::uint64_t{form.training}, std::uint64_t{form.uses_update}, form.hooks, form.changes,
-          form.held, form.trained, form.leaf_hooks, form.updated_by}) {
+         {form.call.hash(), form.held, form.trained, form.leaf_hooks, form.updated_by}) {
       hash = hash_combine(hash, part);
     }
   }
@@ -218,7 +214,7 @@ void StepObjects::add(nn::Module& module) {
     return;
   }
   models_.push_back(&model);
-  lives_.push_back(model.life());
+  lives_.push_back(nn::life_of(model));
   if (plan != nullptr) {
     plans_.push_back(plan);
   }

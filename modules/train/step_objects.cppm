@@ -39,10 +39,7 @@ class StepState {
   /// What a program has in it of a module, besides values.
   struct ModuleState {
     const nn::Module* module = nullptr;
-    bool training = true;
-    bool uses_update = true;
-    std::uint64_t hooks = 0;
-    std::uint64_t changes = 0;
+    nn::ModuleForm call;
     std::uint64_t held = 0;        // which parameters and buffers
     std::uint64_t trained = 0;     // which of these parameters
     std::uint64_t leaf_hooks = 0;  // on the parameters' gradients

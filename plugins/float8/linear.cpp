@@ -154,13 +154,15 @@ Float8Linear::Float8Linear(std::shared_ptr<nn::Module> linear, std::shared_ptr<W
   if (weight_->scale) {
     add_buffer("weight_scale", weight_->scale);
   }
+  nn::LayerSplits& splits = attach<nn::LayerSplits>();
+  splits.declared = [this] { return nn::splits_of(*linear_); };
+  splits.check = [this](std::span<const int> axes) { check_parts(axes); };
 }
 
 std::string_view Float8Linear::kind() const { return "Float8Linear"; }
 std::vector<std::string> Float8Linear::input_names() const { return linear_->input_names(); }
-std::vector<nn::LayerSplit> Float8Linear::splits() const { return linear_->splits(); }
 
-void Float8Linear::check_placements(std::span<const int> axes) const {
+void Float8Linear::check_parts(std::span<const int> axes) const {
   const Tensor& value = weight_->parameter->value;
   Dims part = value.shape();
   for (const int axis : axes) {

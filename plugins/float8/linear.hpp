@@ -14,14 +14,13 @@ class Float8Linear final : public tessera::nn::Module {
   std::string_view kind() const override;
   tessera::Tensors forward(const tessera::Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
-  std::vector<tessera::nn::LayerSplit> splits() const override;
-  /// Errors (input): a rank's part of the weight has extents that are not multiples of 16.
-  void check_placements(std::span<const int> axes) const override;
 
   const std::shared_ptr<Weight>& weight() const { return weight_; }
 
  private:
   tessera::Tensor product(const tessera::Tensor& x);
+  /// Errors (input): a rank's part of the weight has extents that are not multiples of 16.
+  void check_parts(std::span<const int> axes) const;
 
   std::shared_ptr<tessera::nn::Module> linear_;
   std::shared_ptr<Weights> weights_;

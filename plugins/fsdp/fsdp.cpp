@@ -334,32 +334,9 @@ class Fsdp final : public ParallelStyle {
   /// Those of the rank's stages that compute with the parameter; none where it has at most one.
   static std::vector<int> stages_of(const nn::Parameter& parameter, nn::Module& model) {
     const ParallelPlan* const plan = plan_of(model);
-    auto* const chain = dynamic_cast<nn::LanguageModel*>(&model);
-    if (chain == nullptr || plan == nullptr || plan->stages() == nullptr ||
-        plan->stages()->own().size() < 2) {
-      return {};
-    }
-    const std::vector<std::vector<std::string>> pieces = chain->pieces();
-    std::vector<int> users;
-    for (const int stage : plan->stages()->own()) {
-      const nn::PieceRange range = plan->stages()->pieces(stage);
-      bool uses = false;
-      for (std::size_t piece = range.first; piece < std::min(range.last, pieces.size()); ++piece) {
-        for (nn::Module* const module : nn::all_modules(model)) {
-          const std::vector<nn::ParameterPointer> own =
-              std::ranges::find(pieces[piece], module->name()) == pieces[piece].end()
-                  ? std::vector<nn::ParameterPointer>()
-                  : nn::all_parameters(*module);
-          uses = uses || std::ranges::any_of(own, [&](const nn::ParameterPointer& one) {
-                   return one.get() == &parameter;
-                 });
-        }
-      }
-      if (uses) {
-        users.push_back(stage);
-      }
-    }
-    return users;
+    return plan == nullptr || plan->stages() == nullptr
+               ? std::vector<int>()
+               : plan->stages()->own_users(model, parameter);
   }
 
   /// The unit's group of parameters that are gathered and reduced like this one.

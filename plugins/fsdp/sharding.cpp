@@ -80,7 +80,7 @@ void Sharding::add(std::size_t index, nn::Module& module) {
   outermost_ = outermost ? std::optional(index) : std::nullopt;
   const auto self = shared_from_this();
   module.add_outer_pre_hook([self, index](nn::Module&, Tensors&) { self->before_forward(index); });
-  module.add_conversion([self, index](nn::Module&, const Tensors&, Tensors& outputs) {
+  nn::add_conversion(module, [self, index](nn::Module&, const Tensors&, Tensors& outputs) {
     self->cast_outputs(index, outputs);
   });
   module.add_hook([self, index](nn::Module&, const Tensors&, Tensors& outputs) {

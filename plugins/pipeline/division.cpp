@@ -35,7 +35,7 @@ std::vector<double> costs_of(nn::LanguageModel& model) {
           const bool first = counted.insert(parameter.get()).second;
           cost += looked_up || !first ? 0 : static_cast<double>(parameter->value.numel());
         }
-        for (const nn::PackedWeight& weight : module->packed_weights()) {
+        for (const nn::PackedWeight& weight : nn::packed_weights_of(*module)) {
           cost += static_cast<double>(weight.shape.product());
         }
       }

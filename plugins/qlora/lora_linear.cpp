@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.nf4;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
@@ -46,9 +46,7 @@ Tensor row_norms(const Tensor& weight, const Tensor& a, const Tensor& b, double 
 }  // namespace
 
 LoraLinear::LoraLinear(const nn::Module& base, const nn::LowRankUpdate& update)
-    : update_(update),
-      shape_(base.parameter("weight")->value.shape()),
-      initialization_(base.parameter("weight")->initialization) {
+    : update_(update), shape_(base.parameter("weight")->value.shape()) {
   using Kind = nn::Initialization::Kind;
   const DType dtype = base.parameter("weight")->value.dtype();
   for (const auto& [name, parameter] : base.parameters()) {
@@ -74,6 +72,16 @@ LoraLinear::LoraLinear(const nn::Module& base, const nn::LowRankUpdate& update)
     add("scales", {shape_[0], shape_[1] / block_size}, DType::i8);
     add("factors", {scale_blocks_of(shape_.product())}, DType::f32);
     add("mean", {1}, DType::f32);
+    const auto layout = [this] {
+      const Tensor& codes = parameter("codes")->value;
+      return codes.is_distributed() ? codes.layout() : Layout();
+    };
+    attach<nn::PackedWeights>().weights.push_back(
+        {.name = "weight",
+         .shape = shape_,
+         .initialization = base.parameter("weight")->initialization,
+         .layout = layout,
+         .pack = [this](const Tensor& values) { pack(values); }});
   }
   // PEFT's kaiming_uniform_(a = sqrt(5)): sqrt(6 / (1 + 5) / in).
   const double bound = 1 / std::sqrt(static_cast<double>(shape_[1]));
@@ -83,6 +91,10 @@ LoraLinear::LoraLinear(const nn::Module& base, const nn::LowRankUpdate& update)
   if (update.dora) {
     add_parameter("magnitude", parameter_of({shape_[0]}, dtype, {.kind = Kind::ones}));
   }
+  attach<nn::TrainedUpdate>().update = update;
+  nn::LayerSplits& declared = attach<nn::LayerSplits>();
+  declared.declared = [this] { return splits(); };
+  declared.check = [this](std::span<const int> axes) { check_blocks(axes); };
 }
 
 Tensor LoraLinear::bias() const {
@@ -132,7 +144,7 @@ Tensor LoraLinear::product(const Tensor& x, const Tensor& weight) const {
 
 Tensors LoraLinear::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);
-  if (!uses_update()) {
+  if (!nn::uses_update(*this)) {
     const Tensor plain = product(x, weight());
     const Tensor own_bias = bias();
     return {own_bias ? ops::add(plain, own_bias) : plain};
@@ -180,7 +192,7 @@ std::vector<nn::LayerSplit> LoraLinear::splits() const {
                   : std::vector<nn::LayerSplit>{std::move(columns), std::move(rows)};
 }
 
-void LoraLinear::check_placements(std::span<const int> axes) const {
+void LoraLinear::check_blocks(std::span<const int> axes) const {
   if (!is_packed() || !parameter("scales")->value.is_distributed()) {
     return;
   }
@@ -197,21 +209,6 @@ void LoraLinear::check_placements(std::span<const int> axes) const {
   }
 }
 
-std::vector<nn::PackedWeight> LoraLinear::packed_weights() const {
-  if (!is_packed()) {
-    return {};
-  }
-  const auto layout = [this] {
-    const Tensor& codes = parameter("codes")->value;
-    return codes.is_distributed() ? codes.layout() : Layout();
-  };
-  return {{.name = "weight",
-           .shape = shape_,
-           .initialization = initialization_,
-           .layout = layout,
-           .pack = [this](const Tensor& values) { pack(values); }}};
-}
-
 void LoraLinear::pack(const Tensor& values) const {
   const NoGrad no_grad;
   const Tensor local = ops::contiguous(ops::to_device(local_of(values), cpu));
@@ -223,9 +220,9 @@ void LoraLinear::pack(const Tensor& values) const {
   const Dims rows = local.shape();
   const Tensor scales = empty({rows[0], rows[1] / block_size}, DType::f32);
   const std::span<float> own(scales.data<float>(), elements / block_size);
-  nn::nf4::block_scales(weight, own);
+  tessera::nf4::block_scales(weight, own);
   const Tensor coded = empty({rows[0], rows[1] / 2}, DType::u8);
-  nn::nf4::encode(weight, own, {coded.data<std::uint8_t>(), elements / 2});
+  tessera::nf4::encode(weight, own, {coded.data<std::uint8_t>(), elements / 2});
   const auto write = [](const Tensor& into, const Tensor& from) {
     ops::copy_(local_of(into), ops::to_device(from, into.device()));
   };
@@ -240,10 +237,10 @@ void LoraLinear::pack(const Tensor& values) const {
   all = ops::contiguous(all);
   const Tensor factors = empty({scale_blocks_of(shape_.product())}, DType::f32);
   const Tensor small = empty({out, in}, DType::i8);
-  nn::nf4::PackedScales packed{
+  tessera::nf4::PackedScales packed{
       .factors = {factors.data<float>(), static_cast<std::size_t>(factors.numel())},
       .scales = {small.data<std::int8_t>(), count}};
-  nn::nf4::pack_scales({all.data<float>(), count}, packed);
+  tessera::nf4::pack_scales({all.data<float>(), count}, packed);
   const auto write_part = [&](const char* name, const Tensor& whole) {
     const Tensor& into = parameter(name)->value;
     write(into, into.is_distributed() ? distribute(whole, into.layout()).local() : whole);

@@ -2,7 +2,6 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,17 +22,15 @@ class LoraLinear final : public tessera::nn::Module {
   std::string_view kind() const override { return "LoraLinear"; }
   std::vector<std::string> input_names() const override { return {"input"}; }
   tessera::Tensors forward(const tessera::Tensors& inputs) override;
-  std::vector<tessera::nn::LayerSplit> splits() const override;
-  /// Error (input): a split that cuts blocks of the packed weight.
-  void check_placements(std::span<const int> axes) const override;
-  std::optional<tessera::nn::LowRankUpdate> low_rank_update() const override { return update_; }
-  std::vector<tessera::nn::PackedWeight> packed_weights() const override;
 
   /// Sets the magnitude to the norms of the rows of W, while B is 0: y is then that of the layer
   /// before. All ranks together.
   void set_magnitude();
 
  private:
+  std::vector<tessera::nn::LayerSplit> splits() const;
+  /// Error (input): a split that cuts blocks of the packed weight.
+  void check_blocks(std::span<const int> axes) const;
   bool is_packed() const { return !update_.packing.empty(); }
   tessera::Tensor bias() const;
   /// W as the layer uses it, in the type of the update. Of a packed one, a new tensor; the function
@@ -46,7 +43,6 @@ class LoraLinear final : public tessera::nn::Module {
 
   tessera::nn::LowRankUpdate update_;
   tessera::Dims shape_;  // of W
-  tessera::nn::Initialization initialization_;
 };
 
 }  // namespace qlora

@@ -13,6 +13,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.nf4;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
@@ -54,15 +55,15 @@ void dequantize_cpu(const Call& call, std::span<Tensor> out) {
   const Tensor scales = operands::contiguous(call.in[1]);
   const Tensor factors = operands::contiguous(call.in[2]);
   const float mean = operands::contiguous(call.in[3]).data<float>()[0];
-  nn::nf4::decode({.codes = codes.data<std::uint8_t>(),
-                   .scales = scales.data<std::int8_t>(),
-                   .factors = factors.data<float>(),
-                   .mean = mean,
-                   .rows = codes.shape()[0],
-                   .row_blocks = scales.shape()[1],
-                   .first_block = args.first_block,
-                   .whole_row_blocks = args.row_blocks},
-                  out[0].data<float>());
+  tessera::nf4::decode({.codes = codes.data<std::uint8_t>(),
+                        .scales = scales.data<std::int8_t>(),
+                        .factors = factors.data<float>(),
+                        .mean = mean,
+                        .rows = codes.shape()[0],
+                        .row_blocks = scales.shape()[1],
+                        .first_block = args.first_block,
+                        .whole_row_blocks = args.row_blocks},
+                       out[0].data<float>());
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// The operator that unpacks weights in NF4 codes (see nn::nf4). Include it after the imports.
+// The operator that unpacks weights in NF4 codes (see tessera.nf4). Include it after the imports.
 #pragma once
 #include <cstdint>
 
 namespace qlora {
 
-using tessera::nn::nf4::block_size;
-using tessera::nn::nf4::scale_block_size;
+using tessera::nf4::block_size;
+using tessera::nf4::scale_block_size;
 
 /// Blocks of a weight [out, in], row by row; in is a multiple of block_size.
 inline std::int64_t blocks_of(std::int64_t elements) { return elements / block_size; }

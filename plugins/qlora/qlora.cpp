@@ -9,6 +9,7 @@
 #include <vector>
 
 import tessera.base;
+import tessera.nf4;
 import tessera.options;
 import tessera.tensor;
 import tessera.nn;

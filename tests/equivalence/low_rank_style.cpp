@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,10 +39,11 @@ class Layer final : public nn::Module {
     if (update.dora) {
       add_parameter("magnitude", parameter_of({shape[0]}, nn::Initialization::Kind::ones));
     }
+    attach<nn::TrainedUpdate>().update = update;
+    attach<nn::LayerSplits>().declared = [this] { return splits(); };
   }
   std::string_view kind() const override { return "LowRankLayer"; }
   std::vector<std::string> input_names() const override { return {"input"}; }
-  std::optional<nn::LowRankUpdate> low_rank_update() const override { return update_; }
 
   Tensors forward(const Tensors& inputs) override {
     const Tensor& x = input(inputs, 0);
@@ -60,7 +60,7 @@ class Layer final : public nn::Module {
     return {ops::mul(y, ops::div(parameter("magnitude")->use(), length))};
   }
 
-  std::vector<nn::LayerSplit> splits() const override {
+  std::vector<nn::LayerSplit> splits() const {
     return {{.name = "columns",
              .parameters = {{parameter("weight"), Shard(0)}, {parameter("lora_B"), Shard(0)}},
              .inputs = {Replicate()},

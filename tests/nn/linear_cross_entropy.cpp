@@ -312,7 +312,7 @@ TEST_CASE("conversions of logits leave losses alone, and other hooks get the los
   int heard = 0;
   for (nn::Module* const module : nn::all_modules(model)) {
     if (module->name() == "lm_head" || module->name().empty()) {
-      module->add_conversion([](nn::Module&, const Tensors&, Tensors& outputs) {
+      nn::add_conversion(*module, [](nn::Module&, const Tensors&, Tensors& outputs) {
         outputs[0] = ops::mul_scalar(outputs[0], 0);
       });
       module->add_hook([&](nn::Module&, const Tensors&, Tensors& outputs) {

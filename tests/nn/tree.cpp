@@ -225,11 +225,11 @@ TEST_CASE("materialize gives memory once, and initialize fills it by each parame
         std::vector<double>(normal.begin(), normal.begin() + 6));
 }
 
-TEST_CASE("a module holds what it was given to keep") {
+TEST_CASE("a module holds what is attached to it") {
   const auto owner = std::make_shared<int>(1);
   {
     Leaf leaf;
-    leaf.keep_alive(owner);
+    leaf.attach<std::shared_ptr<int>>() = owner;
     CHECK(owner.use_count() == 2);
   }
   CHECK(owner.use_count() == 1);

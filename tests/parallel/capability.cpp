@@ -46,19 +46,19 @@ class LowRank final : public nn::Module {
     const Dims shape = base->parameter("weight")->value.shape();
     add_parameter("a", parameter({2, shape[1]}));
     add_parameter("b", parameter({shape[0], 2}));
+    attach<nn::LayerSplits>().declared = [this] {
+      nn::LayerSplit columns = nn::split_of(*base_, "columns");
+      columns.parameters.push_back({parameter("b"), Shard(0)});
+      nn::LayerSplit rows = nn::split_of(*base_, "rows");
+      rows.parameters.push_back({parameter("a"), Shard(1)});
+      return std::vector{std::move(columns), std::move(rows)};
+    };
   }
   std::string_view kind() const override { return "LowRank"; }
   std::vector<std::string> input_names() const override { return {"input"}; }
   Tensors forward(const Tensors& inputs) override {
     const Tensor low = ops::linear(inputs[0], parameters()[0].second->use(), {});
     return {ops::add((*base_)(inputs[0]), ops::linear(low, parameters()[1].second->use(), {}))};
-  }
-  std::vector<nn::LayerSplit> splits() const override {
-    nn::LayerSplit columns = base_->split("columns");
-    columns.parameters.push_back({parameter("b"), Shard(0)});
-    nn::LayerSplit rows = base_->split("rows");
-    rows.parameters.push_back({parameter("a"), Shard(1)});
-    return {std::move(columns), std::move(rows)};
   }
 
  private:
@@ -204,7 +204,7 @@ TEST_CASE("a layer that declares no split is refused by name, with those that do
         "Linear");
   nn::RMSNorm norm(4, 1e-5);
   norm.set_names("norm");
-  CHECK(error_of([&] { norm.split("rows"); })
+  CHECK(error_of([&] { nn::split_of(norm, "rows"); })
             .starts_with("module 'norm' is a RMSNorm, which declares no split by rows (its splits: "
                          "none)"));
 }

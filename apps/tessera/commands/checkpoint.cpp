@@ -15,7 +15,6 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <tessera/gguf.hpp>
 #include <tessera/json_reading.hpp>
 #include <type_traits>
 #include <utility>
@@ -24,6 +23,7 @@ module;
 module tessera.app.commands;
 
 import tessera.base;
+import tessera.ggml;
 import tessera.tokenize;
 import tessera.mesh;
 import tessera.placement;

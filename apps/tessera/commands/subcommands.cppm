@@ -60,7 +60,7 @@ struct BenchArguments {
 struct CaptureArguments {
   std::string to;  // the file to write
   int rank = 0;
-  std::string part;  // "first", "middle", "last", "update" (see graph::AcrossSteps); empty: whole
+  std::string part;  // "first", "middle", "last" or "update"; empty: the whole step
 };
 /// `tessera graph capture`: the program of a step of such a run, without ranks. Errors as above; a
 /// rank that the mesh does not have.
@@ -153,11 +153,11 @@ struct ExportArguments {
   std::string dtype;   // float32, bfloat16...; empty: that of model.from, float32 without one
   bool gguf = false;   // the one file model.gguf instead, for llama.cpp and others
   std::uint64_t max_file_bytes = 5'000'000'000;  // 0: one file
-  bool adapter = false;                          // only the low-rank updates, in PEFT's format
+  bool adapter = false;                          // only the updates, in PEFT's format
   bool no_tokenizer = false;                     // else it is an error that there is none to write
 };
 /// Writes config.json, generation_config.json, the weights and the files of the tokenizer as
-/// transformers reads them, or model.gguf with all of it: all of them or none. Low-rank updates are
+/// transformers reads them, or model.gguf with all of it: all of them or none. Updates are
 /// merged with the weights; or, with `adapter`, they alone are written as PEFT reads them.
 int run_checkpoint_export(const ExportArguments& arguments);
 

@@ -52,8 +52,8 @@ class Planner {
 /// the run's, or one with fewer rows.
 Program step_program(const runs::Run& run, const runs::StepSetup& setup);
 
-/// Adds what a run that heals does at the ends of its steps: the copy of the state, and the wait
-/// for the second home where its link is slower than the steps.
+/// Adds what keeping states in memory costs at the ends of steps: the copy of the state, and the
+/// wait for the second home where its link is slower than the steps.
 void add_keeping(StepTimes& step, const Hardware& hardware, const runs::Run& run,
                  const runs::Trial& trial);
 

@@ -34,7 +34,7 @@ struct StepTimes {
   double calling = 0;  // of an eager step: the host, which makes the calls; 0 where it runs ahead
   double communicating = 0;
   double waiting = 0;                           // for collectives
-  double keeping = 0;                           // the state of the step, in a run that heals
+  double keeping = 0;                           // the state of the step in memory
   std::vector<KernelSum> kernels = {};          // the longest first
   std::vector<CollectiveSum> collectives = {};  // likewise
 

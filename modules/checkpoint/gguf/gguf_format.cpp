@@ -22,6 +22,7 @@ module;
 module tessera.checkpoint;
 
 import tessera.base;
+import tessera.ggml;
 import tessera.ops;
 import tessera.placement;
 import tessera.tensor;

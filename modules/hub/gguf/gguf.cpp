@@ -14,7 +14,6 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <tessera/gguf.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -22,6 +21,7 @@ module;
 module tessera.hub;
 
 import tessera.base;
+import tessera.ggml;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;

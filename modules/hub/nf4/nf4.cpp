@@ -9,6 +9,7 @@ module;
 module tessera.hub;
 
 import tessera.base;
+import tessera.nf4;
 import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
@@ -17,8 +18,8 @@ import tessera.checkpoint;
 namespace tessera::hub {
 namespace {
 
-using nn::nf4::block_size;
-using nn::nf4::scale_block_size;
+using nf4::block_size;
+using nf4::scale_block_size;
 
 Tensor read_rows(const TensorSource& from, const std::string& name, std::int64_t row,
                  std::int64_t rows) {
@@ -70,15 +71,15 @@ Tensor read_nf4(const TensorSource& from, const std::string& module, std::int64_
   const float mean = from.read(module + ".mean").data<float>()[0];
   const Tensor values = empty({rows, shape[1]}, DType::f32);
   const std::int64_t row_blocks = shape[1] / block_size;
-  nn::nf4::decode({.codes = codes.data<std::uint8_t>(),
-                   .scales = scales.data<std::int8_t>(),
-                   .factors = factors.data<float>(),
-                   .mean = mean,
-                   .rows = rows,
-                   .row_blocks = row_blocks,
-                   .first_block = row * row_blocks,
-                   .whole_row_blocks = row_blocks},
-                  values.data<float>());
+  nf4::decode({.codes = codes.data<std::uint8_t>(),
+               .scales = scales.data<std::int8_t>(),
+               .factors = factors.data<float>(),
+               .mean = mean,
+               .rows = rows,
+               .row_blocks = row_blocks,
+               .first_block = row * row_blocks,
+               .whole_row_blocks = row_blocks},
+              values.data<float>());
   return values;
 }
 
@@ -94,13 +95,12 @@ std::map<std::string, Tensor> pack_nf4(const Tensor& weight) {
   const Tensor scales = empty({rows, row_blocks}, DType::i8);
   const Tensor factors = empty({(blocks + scale_block_size - 1) / scale_block_size}, DType::f32);
   const std::span<float> own(exact.data<float>(), count);
-  nn::nf4::block_scales(values, own);
-  nn::nf4::encode(values, own,
-                  {codes.data<std::uint8_t>(), static_cast<std::size_t>(codes.numel())});
-  nn::nf4::PackedScales packed{
+  nf4::block_scales(values, own);
+  nf4::encode(values, own, {codes.data<std::uint8_t>(), static_cast<std::size_t>(codes.numel())});
+  nf4::PackedScales packed{
       .factors = {factors.data<float>(), static_cast<std::size_t>(factors.numel())},
       .scales = {scales.data<std::int8_t>(), count}};
-  nn::nf4::pack_scales(own, packed);
+  nf4::pack_scales(own, packed);
   return {{"codes", codes},
           {"scales", scales},
           {"factors", factors},

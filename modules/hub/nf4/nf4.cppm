@@ -5,7 +5,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.checkpoint;
 
-// Weights that a layer keeps as 4-bit codes (see nn::nf4).
+// Weights that a layer keeps as 4-bit codes (see tessera.nf4).
 
 export namespace tessera::hub {
 

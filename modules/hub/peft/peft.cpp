@@ -120,7 +120,7 @@ std::string weight_name(const std::string& tensor) {
 std::map<std::string, std::string> weight_names(nn::Module& model) {
   std::map<std::string, std::string> names;
   for (const auto& [module, absent] : nn::whole_modules(model)) {
-    const bool updated = module->low_rank_update().has_value();
+    const bool updated = nn::low_rank_update_of(*module).has_value();
     for (const auto& [key, parameter] : module->parameters()) {
       const bool of_update =
           updated &&
@@ -134,7 +134,7 @@ std::map<std::string, std::string> weight_names(nn::Module& model) {
         names.emplace(other, parameter->name);
       }
     }
-    for (const nn::PackedWeight& packed : module->packed_weights()) {
+    for (const nn::PackedWeight& packed : nn::packed_weights_of(*module)) {
       const std::string name = module->name() + "." + packed.name;
       names.emplace(name, name);
     }
@@ -206,7 +206,7 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(f
   copies_ = std::move(copies);
   std::map<std::string, std::string> names;
   for (const auto& [module, absent] : nn::whole_modules(model)) {
-    const auto update = module->low_rank_update();
+    const std::optional<nn::LowRankUpdate>& update = nn::low_rank_update_of(*module);
     if (!update) {
       continue;
     }

@@ -54,7 +54,7 @@ void check_shape(const TensorSource& from, const std::string& name, const Dims& 
 template <class F>
 void for_each_packed(nn::Module& model, const F& f) {
   for (const nn::Module* module : nn::all_modules(model)) {
-    for (const nn::PackedWeight& packed : module->packed_weights()) {
+    for (const nn::PackedWeight& packed : nn::packed_weights_of(*module)) {
       f(module->name() + "." + packed.name, packed);
     }
   }
@@ -88,7 +88,7 @@ std::vector<std::string> ignored_weights(nn::Module& model) {
 Updates updates_of(nn::Module& model) {
   Updates updates;
   for (const auto& [module, absent] : nn::whole_modules(model)) {
-    if (const std::optional<nn::LowRankUpdate> update = module->low_rank_update()) {
+    if (const std::optional<nn::LowRankUpdate>& update = nn::low_rank_update_of(*module)) {
       updates.emplace(module->name(), *update);
     }
   }
@@ -124,12 +124,12 @@ std::map<std::string, TensorInfo> untrained_weights(nn::Module& model, const Ten
     }
   }
   for (const auto& [module, absent] : nn::whole_modules(model)) {
-    const std::optional<nn::LowRankUpdate> update = module->low_rank_update();
+    const std::optional<nn::LowRankUpdate>& update = nn::low_rank_update_of(*module);
     const auto found = from.tensors().find(module->name() + ".weight");
     if (!update || update->packing != "nf4" || found == from.tensors().end()) {
       continue;
     }
-    for (const nn::PackedWeight& packed : module->packed_weights()) {
+    for (const nn::PackedWeight& packed : nn::packed_weights_of(*module)) {
       if (packed.name != "weight" || !(packed.shape == found->second.shape)) {
         continue;
       }
@@ -168,14 +168,14 @@ void load_model_weights(const TensorSource& from, nn::Module& model) {
   });
 }
 
-std::string to_json(const Updates& updates) {
+std::string updates_member(nn::Module& model) {
   Json json = Json::object();
-  for (const auto& [module, update] : updates) {
+  for (const auto& [module, update] : updates_of(model)) {
     json[module] = {{"rank", update.rank},       {"alpha", update.alpha},
                     {"dropout", update.dropout}, {"rank_stabilized", update.rank_stabilized},
                     {"dora", update.dora},       {"packing", update.packing}};
   }
-  return json_text(json);
+  return fmt::format(R"("low_rank_updates": {})", json_text(json));
 }
 
 Updates stored_updates(const std::string& meta, const std::string& checkpoint) {

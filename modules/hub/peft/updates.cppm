@@ -33,10 +33,11 @@ LoadOptions weight_options(nn::Module& model);
 /// is packed before the next one is read. Errors (input): see load_weights.
 void load_model_weights(const TensorSource& from, nn::Module& model);
 
-/// For the meta data of a checkpoint: an object with a key for each module.
-std::string to_json(const Updates& updates);
+/// Those of the model as a member of a checkpoint's meta data: an object with a key for each
+/// module.
+std::string updates_member(nn::Module& model);
 /// The updates in a checkpoint's meta data; none where it has none. Error (input): they are not
-/// what to_json writes.
+/// what updates_member writes.
 Updates stored_updates(const std::string& meta, const std::string& checkpoint);
 
 /// Error (input) that lists the modules whose update differs from that of the checkpoint in what it

@@ -291,7 +291,7 @@ class RankRun {
   const Run& run_;
   double step_flops_;
   collective::World& world_;
-  MemoryStateStore* kept_;  // null: the run does not heal
+  MemoryStateStore* kept_;  // null: no state is kept in memory
   std::int64_t told_;       // the last step that ranks before these have told
   Device device_ = cpu;
   std::optional<StepScope> kernels_;  // those that are planned for

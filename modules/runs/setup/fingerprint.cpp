@@ -16,11 +16,11 @@ module;
 #include <vector>
 
 #include "tessera/content_hash.hpp"
-#include "tessera/gguf.hpp"
 #include "tessera/json.hpp"
 module tessera.runs;
 
 import tessera.base;
+import tessera.ggml;
 import tessera.tensor;
 import tessera.checkpoint;
 import tessera.data;

@@ -62,12 +62,13 @@ std::shared_ptr<nn::Module> training_model(const Task& task, const RunSpec& conf
   if (change) {
     change(*model);
   }
-  if (auto* const language = dynamic_cast<nn::LanguageModel*>(model.get())) {
+  if (nn::LanguageModel* const language = nn::as_language_model(*model)) {
     try {
       language->set_head_rows(config.train.head_rows);
     } catch (const Error& error) {
       fail_at(config.place("train.head_rows"), error);
     }
+    language->set_activation_checkpointing(config.train.activation_checkpointing);
   } else {
     refuse_of_others(config, "train.head_rows", config.train.head_rows != 0);
     refuse_of_others(config, "train.activation_checkpointing",

@@ -12,15 +12,6 @@ import tessera.train;
 
 namespace tessera::runs {
 
-bool has_second_home(const Run& run) {
-  return run.config.train.heal && run.config.train.heal_copies > 1 && run.launchers > 1;
-}
-
-int kept_copies(const Run& run) {
-  constexpr int generations = 2;
-  return !run.config.train.heal ? 0 : has_second_home(run) ? 2 * generations : generations;
-}
-
 bool has_mode(const RunSpec& config) { return !config.graph.mode.empty(); }
 
 StepSetup setup_of(const Run& run) {

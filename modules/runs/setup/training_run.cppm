@@ -32,21 +32,13 @@ struct Run {
   int launchers = 1;                             // machines, each of which starts its own ranks
 };
 
-/// Whether what the ranks of a machine keep is in the memory of another one too (train.heal_copies,
-/// on several machines).
-bool has_second_home(const Run& run);
-
-/// Copies of a rank's state that are in memory besides the state itself: two of them, each in as
-/// many places. 0: the run does not heal.
-int kept_copies(const Run& run);
-
 /// Where a run begins.
 struct StartPoint {
   std::optional<std::string> checkpoint = {};  // that it continues; none: a new run
   std::int64_t step = 0;                       // steps that are done
   std::string base_hash = {};                  // Run::base_hash, for the ranks
   std::vector<std::string> notes = {};         // what the user should know of it, a line each
-  MemoryStateStore* kept = nullptr;  // with train.heal: where the state is kept after every step
+  MemoryStateStore* kept = nullptr;  // where the state is kept after every step; null: nowhere
   bool from_kept = false;            // it continues from there, whatever checkpoint there is
   std::int64_t begun = 0;            // with `kept`: steps that were done when the run began
 };

@@ -66,9 +66,6 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
     task_->initialized();
   }
   expert_loads_ = std::make_unique<ExpertLoads>(*model_, *plan_);
-  if (auto* const language = dynamic_cast<nn::LanguageModel*>(model_.get())) {
-    language->set_activation_checkpointing(run.config.train.activation_checkpointing);
-  }
   training_ = std::make_unique<Training>(
       *model_, *plan_, task_optimizer(*run.task, run.config, *model_), make_schedule(run.config));
   training_->checkpoints().set_base(run.task->checkpoint_base(run.config, run.base_hash, *model_));
@@ -218,14 +215,14 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
   if (!config.folder.empty() && collective::World::current().rank() == 0) {
     run_.task->keep_files(config.folder);
   }
-  const auto meta_data = [&run = run_, updates = hub::to_json(hub::updates_of(*model_))] {
+  const auto meta_data = [&run = run_, updates = hub::updates_member(*model_)] {
     std::string of_task;
     for (const auto& [name, json] : run.task->checkpoint_meta()) {
       of_task += fmt::format(R"("{}": {}, )", name, json);
     }
-    return fmt::format(
-        R"({{"written_by": "{}", "config": {}, {}"fingerprint": {}, "low_rank_updates": {}}})",
-        plugin::host_version(), to_json(run.config), of_task, to_json(run.fingerprint), updates);
+    return fmt::format(R"({{"written_by": "{}", "config": {}, {}"fingerprint": {}, {}}})",
+                       plugin::host_version(), to_json(run.config), of_task,
+                       to_json(run.fingerprint), updates);
   };
   return {*training_,
           {.folder = config.folder,

@@ -93,7 +93,7 @@ class Trainer {
   std::size_t state_bytes() const;
   /// Memory that a save in the background keeps, besides the state itself, and kept_bytes().
   std::size_t snapshot_bytes() const;
-  /// With train.heal: bytes of the states of this rank that are kept in memory, on all machines.
+  /// Bytes of the states of this rank that are kept in memory, on all machines (kept_copies).
   std::size_t kept_bytes() const;
 
  private:

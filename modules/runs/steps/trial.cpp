@@ -185,7 +185,7 @@ void count_parameters(Trainer& trainer, Trial& trial) {
   }
   trial.stored.state = static_cast<std::int64_t>(trainer.state_bytes());
   for (const nn::Module* module : nn::all_modules(trainer.model())) {
-    for (const nn::PackedWeight& weight : module->packed_weights()) {
+    for (const nn::PackedWeight& weight : nn::packed_weights_of(*module)) {
       trial.parameters += weight.shape.product();
       trial.frozen_parameters += weight.shape.product();
     }

@@ -187,7 +187,7 @@ const LanguageTask& language_of(const Run& run) {
 }
 
 nn::LanguageModel& language_model(nn::Module& model) {
-  auto* const language = dynamic_cast<nn::LanguageModel*>(&model);
+  nn::LanguageModel* const language = nn::as_language_model(model);
   require(language != nullptr, "the run's model is not a LanguageModel");
   return *language;
 }

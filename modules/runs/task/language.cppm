@@ -41,8 +41,8 @@ class LanguageTask final : public Task {
   /// The tokenizer.
   void keep_files(const std::string& folder) const override;
   /// The weights of model.from that are not trained. Nothing is left out with checkpoint.weights =
-  /// "all", and where model.from is a checkpoint that leaves out weights itself or has low-rank
-  /// updates. Null: without model.from.
+  /// "all", and where model.from is a checkpoint that leaves out weights itself or has
+  /// updates beside them. Null: without model.from.
   std::shared_ptr<const CheckpointBase> checkpoint_base(const RunSpec& spec,
                                                         const std::string& base_hash,
                                                         nn::Module& model) const override;

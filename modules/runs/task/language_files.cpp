@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether a checkpoint can name it: its weights are stored there, bit for bit. Sums with low-rank
+/// Whether a checkpoint can name it: its weights are stored there, bit for bit. Sums with
 /// updates are computed when they are read, by rows that depend on the layout.
 bool has_all_weights(const std::string& path) {
   if (!hub::is_checkpoint(path)) {

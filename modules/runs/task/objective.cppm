@@ -54,8 +54,8 @@ class NextToken final : public Objective {
 /// same of the exchanged rewards s. An answer's log-probability is the sum over its tokens.
 class Preferences final : public Objective {
  public:
-  /// `reference`: a frozen copy; null: the model with its low-rank updates switched off. All must
-  /// live as long.
+  /// `reference`: a frozen copy; null: the model with its updates switched off. All must live as
+  /// long.
   Preferences(nn::LanguageModel& model, const parallel::ParallelPlan& plan, const DpoConfig& config,
               FrozenCopy* reference)
       : model_(model), plan_(plan), config_(config), reference_(reference) {}
@@ -81,7 +81,7 @@ class Preferences final : public Objective {
 };
 
 /// Whether the objective reads a frozen copy of this model. Error (input):
-/// dpo.reference=adapter_off for a model without low-rank updates.
+/// dpo.reference=adapter_off for a model that has no updates to switch off.
 bool needs_copy(const RunSpec& config, nn::LanguageModel& model);
 
 /// That of the config; `reference`: null where it needs no copy.

@@ -106,7 +106,7 @@ TEST_CASE("codes and scales of a packed weight are torchao's, in every layout") 
       Planned run(model, DeviceMesh::make({"shard"}, {number == 1 ? 3 : 2}), entries);
       const NoGrad no_grad;
       nn::Module& layer = layer_of(*model, 0);
-      const std::vector<nn::PackedWeight> packed = layer.packed_weights();
+      const std::span<const nn::PackedWeight> packed = nn::packed_weights_of(layer);
       check(packed.size() == 1 && packed[0].name == "weight", "one weight is packed");
       const Tensor whole = file.read("weight");
       packed[0].pack(distribute(whole, packed[0].layout()));

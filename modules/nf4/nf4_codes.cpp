@@ -7,11 +7,11 @@ module;
 #include <iterator>
 #include <span>
 #include <tessera/nf4.hpp>
-module tessera.nn;
+module tessera.nf4;
 
-import :nf4;
+import tessera.base;
 
-namespace tessera::nn::nf4 {
+namespace tessera::nf4 {
 namespace {
 
 /// The number of the nearest level; of two that are equally near, the lower one.
@@ -99,4 +99,4 @@ void decode(const Part& part, float* values) {
   }
 }
 
-}  // namespace tessera::nn::nf4
+}  // namespace tessera::nf4

@@ -11,6 +11,14 @@ export namespace tessera::runs {
 /// Error (input): the run cannot heal, as another program has started its ranks.
 void check_healing(const RunSpec& config);
 
+/// Whether what the ranks of a machine keep is in the memory of another one too (train.heal_copies,
+/// on several machines).
+bool has_second_home(const Run& run);
+
+/// Copies of a rank's state that are in memory besides the state itself: two of them, each in as
+/// many places. 0: the run does not heal.
+int kept_copies(const Run& run);
+
 /// How a run continues when a rank has died (train.heal): the launcher's part. It never computes;
 /// it has the memory in which the ranks keep the state, and decides from where new ranks continue.
 /// On several machines it also has a copy of what the ranks of the machine before this one keep.

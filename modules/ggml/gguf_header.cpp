@@ -1,6 +1,4 @@
 module;
-#include "tessera/gguf.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,9 +13,12 @@ module;
 #include <system_error>
 #include <utility>
 
+#include "tessera/gguf.hpp"
 #include "tessera/json.hpp"
 #include "tessera/shown.hpp"
-module tessera.base;
+module tessera.ggml;
+
+import tessera.base;
 
 namespace tessera {
 namespace {
@@ -382,9 +383,6 @@ void add_field(std::string& out, const std::string& name, const Json& field) {
 
 }  // namespace
 
-// Declared in a plain header, so not a part of the module.
-extern "C++" {
-
 bool is_gguf(const std::string& path) {
   std::error_code ignored;
   std::string begin(magic.size(), '\0');
@@ -392,6 +390,9 @@ bool is_gguf(const std::string& path) {
          std::ifstream(path, std::ios::binary).read(begin.data(), std::ssize(begin)) &&
          begin == magic;
 }
+
+// Declared in a plain header, so not a part of the module.
+extern "C++" {
 
 GgufHeader read_gguf(const std::string& path) { return HeaderReader(path).read(); }
 

@@ -436,7 +436,7 @@ class ByStages final : public MicroBatchOrder {
 }  // namespace
 
 std::unique_ptr<MicroBatchOrder> by_stages(nn::Module& model, const parallel::ParallelPlan& plan) {
-  auto* const language = dynamic_cast<nn::LanguageModel*>(&model);
+  nn::LanguageModel* const language = nn::as_language_model(model);
   require(language != nullptr, "stages: the model is no nn::LanguageModel");
   return std::make_unique<ByStages>(*language, plan);
 }

@@ -50,6 +50,15 @@ MemoryStateStore memory_for(const MachineRanks& ranks) {
 
 }  // namespace
 
+bool has_second_home(const Run& run) {
+  return run.config.train.heal && run.config.train.heal_copies > 1 && run.launchers > 1;
+}
+
+int kept_copies(const Run& run) {
+  constexpr int generations = 2;
+  return !run.config.train.heal ? 0 : has_second_home(run) ? 2 * generations : generations;
+}
+
 Healing::Healing(const Run& run, StartPoint& start)
     : config_(run.config), start_(start), kept_(memory_for(ranks_there(run.config, 0))) {
   start_.kept = &kept_;

@@ -2,11 +2,11 @@
 // too.
 module;
 #include <tessera/nf4.hpp>
-export module tessera.nn:nf4;
+export module tessera.nf4:nf4_codes;
 
 import tessera.base;
 
-export namespace tessera::nn::nf4 {
+export namespace tessera::nf4 {
 
 /// Constants of the format: see tessera/nf4.hpp.
 using kernels::nf4::block_size;
@@ -41,4 +41,4 @@ void pack_scales(std::span<const float> scales, PackedScales& packed);
 /// Writes level[code] * (scale / factor + mean) for each element, row by row.
 void decode(const Part& part, float* values);
 
-}  // namespace tessera::nn::nf4
+}  // namespace tessera::nf4

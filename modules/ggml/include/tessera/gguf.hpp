@@ -26,9 +26,6 @@ struct GgufHeader {
   std::uint64_t alignment = 32;
 };
 
-/// Whether the file begins as GGUF files do. Never throws.
-bool is_gguf(const std::string& path);
-
 /// Reads a header of version 2 or 3; the work and the memory are proportional to its size. Error
 /// (input) that names the file and the field or tensor: it is cut or damaged (a length beyond the
 /// end of the file, a name twice, a text that is not UTF-8, dims whose product does not fit).
