@@ -35,20 +35,23 @@ class StepKind {
   // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr StepKind(LocalStep local) : local_(local) {}
   // NOLINTNEXTLINE(google-explicit-constructor)
-  constexpr StepKind(collective::CallKind call) : call_(call) {}
+  constexpr StepKind(collective::CallKind call) : call_(call), calls_(true) {}
 
   /// None: a step of each rank alone.
-  inline constexpr std::optional<collective::CallKind> call() const { return call_; }
+  inline constexpr std::optional<collective::CallKind> call() const {
+    return calls_ ? std::optional(call_) : std::optional<collective::CallKind>();
+  }
   inline constexpr std::optional<LocalStep> local() const {
-    return call_ ? std::nullopt : std::optional(local_);
+    return calls_ ? std::optional<LocalStep>() : std::optional(local_);
   }
   inline constexpr bool is_exchange() const {
-    return call_ == collective::CallKind::all_to_all_counts;
+    return calls_ && call_ == collective::CallKind::all_to_all_counts;
   }
   friend constexpr bool operator==(const StepKind&, const StepKind&) = default;
 
  private:
-  std::optional<collective::CallKind> call_ = {};
+  collective::CallKind call_ = {};
+  bool calls_ = false;
   LocalStep local_ = LocalStep::relabel;
 };
 

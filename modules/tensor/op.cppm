@@ -158,22 +158,24 @@ class Communicates {
   static const Communicates planned;  // what the planner finds for its layouts
 
   // NOLINTNEXTLINE(google-explicit-constructor)
-  constexpr Communicates(collective::CallKind kind) : call_(kind) {}
+  constexpr Communicates(collective::CallKind kind) : how_(How::calls), call_(kind) {}
 
   /// The kind of its calls, as it was declared; none: it makes none, or any.
-  inline constexpr std::optional<collective::CallKind> call() const { return call_; }
+  inline constexpr std::optional<collective::CallKind> call() const {
+    return how_ == How::calls ? std::optional(call_) : std::optional<collective::CallKind>();
+  }
   friend constexpr bool operator==(const Communicates&, const Communicates&) = default;
 
  private:
-  enum class Without : std::uint8_t { nothing, waits, planned };
-  constexpr explicit Communicates(Without what) : without_(what) {}
+  enum class How : std::uint8_t { none, waits, planned, calls };
+  constexpr explicit Communicates(How how) : how_(how) {}
 
-  std::optional<collective::CallKind> call_ = {};
-  Without without_ = Without::nothing;
+  How how_ = How::none;
+  collective::CallKind call_ = {};
 };
-inline constexpr Communicates Communicates::none{Without::nothing};
-inline constexpr Communicates Communicates::waits{Without::waits};
-inline constexpr Communicates Communicates::planned{Without::planned};
+inline constexpr Communicates Communicates::none{How::none};
+inline constexpr Communicates Communicates::waits{How::waits};
+inline constexpr Communicates Communicates::planned{How::planned};
 /// "none", "waits", "planned", or the kind of which its calls are variants: "all_reduce".
 std::string_view name_of(Communicates communicates);
 
