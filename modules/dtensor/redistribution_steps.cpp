@@ -19,6 +19,8 @@ import :steps;
 namespace tessera {
 namespace {
 
+using collective::CallKind;
+
 /// Terms that a step reduces: norms by their powers, whose sum is the whole's. In f64, as the
 /// powers of what f32 holds may be more, or less, than it can hold.
 Tensor terms_of(const Tensor& local, const Step& step) {
