@@ -101,7 +101,7 @@ std::optional<std::set<collective::CallKind>> sent_by(const Op& op,
   for (const std::vector<Tensor>& in : group_operands(op)) {
     for (const Attributes& arguments : group_arguments(op, group)) {
       try {
-        Sent sent;
+        CallKinds sent;
         const collective::ObserverScope scope(sent);
         call(op, in, arguments);
         return sent.kinds;
