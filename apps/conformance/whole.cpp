@@ -5,6 +5,8 @@ module;
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tessera/visit_dtype.hpp>
+#include <type_traits>
 #include <vector>
 module tessera.conformance;
 
@@ -28,14 +30,14 @@ bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)
 /// An integer as the type holds it: it wraps around. Others, and those that a double does not hold
 /// exactly, are as they are.
 double wrapped(double value, DType dtype) {
-  switch (dtype) {
-    case DType::u8:
-      return static_cast<std::uint8_t>(static_cast<std::int64_t>(value));
-    case DType::i32:
-      return static_cast<std::int32_t>(static_cast<std::int64_t>(value));
-    default:
-      return value;
-  }
+  double held = value;
+  kernels::visit_stored(dtype, [&]<class T>(T) {
+    if constexpr (std::is_integral_v<T> && sizeof(T) < sizeof(std::int64_t) &&
+                  !std::is_same_v<T, bool>) {
+      held = static_cast<T>(static_cast<std::int64_t>(value));
+    }
+  });
+  return held;
 }
 
 double reduced(ReduceOp op, double a, double b, DType dtype) {

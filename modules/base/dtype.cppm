@@ -7,14 +7,17 @@ import :standard;
 export namespace tessera {
 
 // Declared in tessera/dtype.hpp, which the kernels include too.
+using tessera::all_bits;
 using tessera::DType;
 using tessera::dtype_count;
 using tessera::dtype_facts;
+using tessera::DTypeClass;
 using tessera::DTypeFacts;
 using tessera::facts_of;
 using tessera::is_floating;
 using tessera::is_stored_only;
 using tessera::size_of;
+using tessera::torch_untyped_storage;
 
 /// "f32", "bf16", "i64", ...
 std::string_view name_of(DType dtype);

@@ -4,7 +4,8 @@ import tessera.base;
 
 export namespace tessera::collective {
 
-/// Kinds of collective calls.
+/// Kinds of collective calls: of communicators, of what operators declare (Communicates), and of
+/// the steps of a redistribution (StepKind). Each has a row in the table of forms.
 enum class CallKind : std::uint8_t {
   barrier,
   all_reduce,
@@ -43,11 +44,16 @@ struct Call {
 /// moves, where one was given (identity_of).
 std::string to_string(const Call& call);
 
-/// A number for the name of what calls over segments move, such as a group of parameters. Errors
-/// about ranks whose calls differ show the name.
+/// What calls over segments move, such as a group of parameters: ranks that are about to exchange
+/// different tensors of equal extents get an error.
+struct Moved {
+  std::int64_t identity = 0;
+  friend bool operator==(const Moved&, const Moved&) = default;
+};
+/// A number for the name of what moves. Errors about ranks whose calls differ show the name.
 std::int64_t identity_of(std::string_view name);
-/// Says that calls with this `shape` move what has this identity.
-void note_call(std::uint64_t shape, std::int64_t identity);
+/// Says that calls with this `shape` move this.
+void note_call(std::uint64_t shape, Moved moved);
 
 /// What the calling thread is at, in words, for errors about its calls; empty: nothing is known. A
 /// module above, which knows it, sets the function when the library is loaded.

@@ -1,10 +1,13 @@
-// All kinds of calls. A new one is a row here, an enumerator and a function of Communicator.
+// All kinds of calls. A new one is a row here and an enumerator (docs/design/collectives.md).
 module;
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 module tessera.calls;
 
 import tessera.base;
@@ -84,15 +87,27 @@ constexpr CallForm forms[] = {
      .combine = Combine::reduce,
      .gather = piece_of_member,
      .at_once = whole_row},
-    {.kind = CallKind::all_gather, .name = "all_gather", .read = row_of_member, .for_all = true},
+    {.kind = CallKind::all_gather,
+     .name = "all_gather",
+     .read = row_of_member,
+     .for_all = true,
+     .joins = true},
     {.kind = CallKind::reduce_scatter,
      .name = "reduce_scatter",
      .read = row_of_reader,
-     .combine = Combine::reduce},
-    {.kind = CallKind::all_to_all, .name = "all_to_all", .read = rows_crossed},
+     .combine = Combine::reduce,
+     .divides = true},
+    {.kind = CallKind::all_to_all,
+     .name = "all_to_all",
+     .read = rows_crossed,
+     .divides = true,
+     .joins = true},
     {.kind = CallKind::all_to_all_counts,
      .name = "all_to_all with counts",
+     .variant_of = CallKind::all_to_all,
      .read = counted,
+     .divides = true,
+     .joins = true,
      .counts = true},
     {.kind = CallKind::broadcast,
      .name = "broadcast",
@@ -102,37 +117,56 @@ constexpr CallForm forms[] = {
     {.kind = CallKind::scatter,
      .name = "scatter",
      .read = from_root<row_of_reader>,
-     .number = "root"},
+     .number = "root",
+     .divides = true},
     {.kind = CallKind::scatter_counts,
      .name = "scatter with counts",
+     .variant_of = CallKind::scatter,
      .read = counted,
      .number = "root",
+     .divides = true,
      .counts = true},
-    {.kind = CallKind::gather, .name = "gather", .read = by_root<row_of_member>, .number = "root"},
+    {.kind = CallKind::gather,
+     .name = "gather",
+     .read = by_root<row_of_member>,
+     .number = "root",
+     .joins = true},
     {.kind = CallKind::reduce,
      .name = "reduce",
      .read = by_root<whole_row>,
      .combine = Combine::reduce,
      .number = "root"},
-    {.kind = CallKind::shift, .name = "shift", .read = row_of_predecessor, .number = "by"},
+    {.kind = CallKind::shift,
+     .name = "shift",
+     .variant_of = CallKind::all_to_all,
+     .read = row_of_predecessor,
+     .number = "by"},
     {.kind = CallKind::all_gather_segments,
      .name = "all_gather of segments",
+     .variant_of = CallKind::all_gather,
      .read = segment_of_member,
      .for_all = true,
+     .joins = true,
      .list = true},
     {.kind = CallKind::reduce_scatter_segments,
      .name = "reduce_scatter of segments",
+     .variant_of = CallKind::reduce_scatter,
      .read = segment_of_reader,
      .combine = Combine::reduce,
+     .divides = true,
      .list = true},
     {.kind = CallKind::all_reduce_segments,
      .name = "all_reduce of segments",
+     .variant_of = CallKind::all_reduce,
      .read = piece_of_reader,
      .combine = Combine::reduce,
      .list = true,
      .gather = piece_of_member},
-    {.kind = CallKind::send, .name = "send", .number = "root"},
-    {.kind = CallKind::receive, .name = "receive", .number = "root"},
+    {.kind = CallKind::send, .name = "send", .variant_of = CallKind::all_to_all, .number = "root"},
+    {.kind = CallKind::receive,
+     .name = "receive",
+     .variant_of = CallKind::all_to_all,
+     .number = "root"},
 };
 
 consteval bool in_order() {
@@ -148,6 +182,14 @@ static_assert(in_order(), "the forms have the order of the enumeration");
 }  // namespace
 
 const CallForm& form_of(CallKind kind) { return forms[static_cast<std::size_t>(kind)]; }
+
+CallKind base_of(CallKind kind) { return form_of(kind).variant_of.value_or(kind); }
+
+const CallForm* list_form_of(CallKind base) {
+  const auto* const found = std::ranges::find_if(
+      forms, [&](const CallForm& form) { return form.list && form.variant_of == base; });
+  return found == std::end(forms) ? nullptr : found;
+}
 
 std::string_view name_of(CallKind kind) { return form_of(kind).name; }
 
@@ -177,6 +219,41 @@ std::int64_t received_bytes(const Call& call, std::span<const Segment> arrays, i
   }
   // Each element is reduced on one rank and gathered by the others: size - 1 reads in each phase.
   return form.gather != nullptr ? 2 * (size - 1) * elements * element / size : elements * element;
+}
+
+std::int64_t received_bytes(CallKind kind, std::int64_t count, DType dtype, int rank, int size) {
+  const Segment array{.chunk = count, .total = count};
+  return received_bytes({.kind = kind, .dtype = dtype, .count = count}, {&array, 1}, rank, size,
+                        nullptr);
+}
+
+std::vector<std::int64_t> even_counts(std::int64_t elements, int size) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t member = 0; member < size; ++member) {
+    counts.push_back(elements * (member + 1) / size - elements * member / size);
+  }
+  return counts;
+}
+
+std::int64_t received_bytes(DType dtype, std::span<const std::int64_t> counts, int rank) {
+  std::vector<std::int64_t> begins{0};
+  for (const std::int64_t count : counts) {
+    begins.push_back(begins.back() + count);
+  }
+  const Segment array{.total = begins.back()};
+  return received_bytes({.kind = CallKind::all_to_all_counts, .dtype = dtype}, {&array, 1}, rank,
+                        static_cast<int>(counts.size()), begins.data());
+}
+
+double share_between(CallKind kind, const GroupSpread& spread) {
+  const CallForm& form = form_of(base_of(kind));
+  const double others = spread.ranks - 1;
+  return form.divides && form.joins ? (spread.ranks - spread.together) / others
+                                    : (spread.machines - 1) / others;
+}
+
+int rounds_of(int members) {
+  return members < 2 ? 0 : static_cast<int>(std::bit_width(static_cast<unsigned>(members - 1)));
 }
 
 }  // namespace tessera::collective

@@ -1,6 +1,7 @@
 export module tessera.calls:segments;
 
 import tessera.base;
+import :call;
 
 export namespace tessera::collective {
 
@@ -9,7 +10,6 @@ export namespace tessera::collective {
 /// All ranks pass the same number of segments with the same extents.
 /// - all_gather: `source` is this rank's piece, `destination` has room for `total` elements.
 /// - reduce_scatter: `source` has `total` elements, `destination` has room for this rank's piece.
-/// A last segment without elements names what the call moves: its chunk is 1 + identity_of(name).
 /// Pointers to empty pieces may be null. Source and destination must not overlap.
 struct Segment {
   const void* source = nullptr;
@@ -36,6 +36,8 @@ struct ReduceSegmentsOptions {
   /// The members whose sources are reduced, along a binary tree over them. The others take part in
   /// the call and get its result, and nothing of their sources goes into it. Compared by the ranks.
   MemberRange terms = {};
+  /// Compared by the ranks, where it is given.
+  std::optional<Moved> moved = {};
 };
 
 }  // namespace tessera::collective

@@ -8,6 +8,7 @@ module;
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -140,8 +141,9 @@ Operation make_segments(CallKind kind, std::span<const Segment> segments, DType 
     call.shape = hash_combine(hash_combine(call.shape, static_cast<std::uint64_t>(terms.first)),
                               static_cast<std::uint64_t>(terms.count));
   }
-  if (!segments.empty() && segments.back().total == 0 && segments.back().chunk > 0) {
-    note_call(call.shape, segments.back().chunk - 1);  // see Segment
+  if (options.moved) {
+    call.shape = hash_combine(call.shape, static_cast<std::uint64_t>(options.moved->identity));
+    note_call(call.shape, *options.moved);
   }
   const bool half = dtype == DType::bf16 || dtype == DType::f16;
   if (options.destination_f32 && !half && dtype != DType::f32) {
@@ -267,10 +269,20 @@ Work Communicator::shift_async(const void* source, void* destination, std::int64
   return issue(
       make({CallKind::shift, dtype, ReduceOp::sum, places, count, 0}, source, destination, size()));
 }
-Work Communicator::barrier_async() { return issue({}); }
+Work Communicator::barrier_async() { return issue(Operation{}); }
 
-Work Communicator::all_gather_async(std::span<const Segment> segments, DType dtype) {
-  return issue(make_segments(CallKind::all_gather_segments, segments, dtype, {}, size()));
+Work Communicator::issue(CallKind kind, const void* source, void* destination, std::int64_t count,
+                         DType dtype, ReduceOp reduce, int number) {
+  const CallForm& form = form_of(kind);
+  require(form.read != nullptr && !form.list && !form.counts,
+          "issue: a call of tensors of one length; the others have a function each");
+  return issue(make({kind, dtype, reduce, number, count, 0}, source, destination, size()));
+}
+
+Work Communicator::all_gather_async(std::span<const Segment> segments, DType dtype,
+                                    std::optional<Moved> moved) {
+  return issue(
+      make_segments(CallKind::all_gather_segments, segments, dtype, {.moved = moved}, size()));
 }
 Work Communicator::reduce_scatter_async(std::span<const Segment> segments, DType dtype,
                                         const ReduceSegmentsOptions& options) {
@@ -286,8 +298,9 @@ Work Communicator::all_reduce_async(std::span<const Segment> segments, DType dty
             "as source and destination");
     s.chunk = s.total;
   }
-  return issue(make_segments(CallKind::all_reduce_segments, whole, dtype,
-                             {.reduce = options.reduce, .terms = options.terms}, size()));
+  return issue(make_segments(
+      CallKind::all_reduce_segments, whole, dtype,
+      {.reduce = options.reduce, .terms = options.terms, .moved = options.moved}, size()));
 }
 
 Work Communicator::send_async(const void* source, std::int64_t count, DType dtype, int to,

@@ -137,8 +137,10 @@ class Communicator {
   [[nodiscard]] Work receive_async(void* destination, std::int64_t count, DType dtype, int from,
                                    int tag = 0);
 
-  /// Gathers all segments in one call; each destination becomes contiguous in rank order.
-  [[nodiscard]] Work all_gather_async(std::span<const Segment> segments, DType dtype);
+  /// Gathers all segments in one call; each destination becomes contiguous in rank order. `moved`
+  /// is compared by the ranks, where it is given.
+  [[nodiscard]] Work all_gather_async(std::span<const Segment> segments, DType dtype,
+                                      std::optional<Moved> moved = {});
   void all_gather(std::span<const Segment> segments, DType dtype);
 
   /// Reduces all segments in one call; each destination gets this rank's piece.
@@ -148,10 +150,15 @@ class Communicator {
                       const ReduceSegmentsOptions& options = {});
 
   /// Reduces all segments in one call, on every rank and in place: of each, `source` and
-  /// `destination` are the same `total` elements; `chunk` is not used. Of the options, `reduce` and
-  /// `terms` are.
+  /// `destination` are the same `total` elements; `chunk` is not used. Of the options, `reduce`,
+  /// `terms` and `moved` are.
   [[nodiscard]] Work all_reduce_async(std::span<const Segment> segments, DType dtype,
                                       const ReduceSegmentsOptions& options = {});
+
+  /// A call of any kind in which all ranks have tensors of one length, by its row in the table of
+  /// forms: what a new kind needs, before it has a function above. `number` is Call::root.
+  [[nodiscard]] Work issue(CallKind kind, const void* source, void* destination, std::int64_t count,
+                           DType dtype, ReduceOp reduce = ReduceOp::sum, int number = -1);
 
   /// Waits until every peer has finished reading the sources of all calls that this rank has
   /// issued here (an optimizer calls it before it writes parameters that were gathered from their

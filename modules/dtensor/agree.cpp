@@ -101,7 +101,8 @@ Dims agree_on_parts(const Tensor& local, const Layout& layout, std::optional<Dim
       axes += (axes.empty() ? "" : "+") + name;
     }
     record_communication({"all_gather", axes,
-                          static_cast<std::int64_t>(sizeof(Note)) * (mesh.size() - 1),
+                          collective::received_bytes(collective::CallKind::all_gather, Note::length,
+                                                     DType::i64, 0, mesh.size()),
                           "from_local's check", false, timer.seconds()});
   }
 

@@ -182,9 +182,11 @@ Tensors run_composed(const Op& op, std::span<const Tensor> locals, const Attribu
       const CommunicationTimer timer;
       whole = ops::all_reduce(whole, how, ops::GroupArgument::of(mesh.group(axis, current_rank())));
       if (communication_reported()) {
-        const auto bytes = x.numel() * static_cast<std::int64_t>(size_of(x.dtype()));
-        record_communication({"all_reduce", mesh.axis_name(axis), 2 * (ranks - 1) * bytes / ranks,
-                              op.name, false, timer.seconds()});
+        record_communication(
+            {"all_reduce", mesh.axis_name(axis),
+             collective::received_bytes(collective::CallKind::all_reduce, x.numel(), x.dtype(), 0,
+                                        static_cast<int>(ranks)),
+             op.name, false, timer.seconds()});
       }
     }
     return whole;

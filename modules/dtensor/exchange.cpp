@@ -170,6 +170,24 @@ std::unique_ptr<ops::IssuedCollective> start_exchange(const Call& call, const Te
       });
 }
 
+/// Bytes that a rank receives in a change of layout within a mesh, or between two.
+std::int64_t received_boxes(const ExchangeArgs& args, int rank) {
+  const Spec& from = *args.from;
+  const Spec& to = *args.to;
+  const std::vector<int>& ranks = args.group.group->ranks;
+  const std::int64_t elements =
+      received_elements(from.layout.mesh() == to.layout.mesh()
+                            ? transfers(from.layout, ranks, to.layout, ranks, from.shape)
+                            : transfers(from.layout, to.layout, from.shape),
+                        rank);
+  return elements * static_cast<std::int64_t>(size_of(from.dtype));
+}
+
+std::int64_t exchange_received(const CollectiveContext& context) {
+  return received_boxes(context.args<ExchangeArgs>(),
+                        context.ranks[static_cast<std::size_t>(context.rank)]);
+}
+
 void exchange_infer(const Call& call, ResultShapes& out) {
   out.push_back({local_shape(*call.args<ExchangeArgs>().to), call.in[0].dtype()});
 }
@@ -180,7 +198,8 @@ const Op& exchange_op = register_op<ExchangeArgs>({
     .cpu = [](const Call& call,
               std::span<Tensor> out) { start_exchange(call, out[0])->complete(out[0]); },
     .any_device = ops::in_stream<ExchangeArgs>,
-    .communicates = Communicates::all_to_all,
+    .communicates = collective::CallKind::all_to_all,
+    .received = exchange_received,
     .moves_elements = true,
     .about = "Changes shards and replicas on several mesh axes at once: each rank receives the "
              "boxes that it does not have; local tensors.",
@@ -191,7 +210,8 @@ const Op& exchange_async_op = register_op<ExchangeArgs>({
     .infer = exchange_infer,
     .cpu = ops::issued_on_host<ExchangeArgs, start_exchange>,
     .any_device = ops::issued_in_stream<ExchangeArgs>,
-    .communicates = Communicates::all_to_all,
+    .communicates = collective::CallKind::all_to_all,
+    .received = exchange_received,
     .issues = true,
     .moves_elements = true,
     .about = "Issues an exchange; wait() completes its result; local tensors.",
@@ -278,35 +298,25 @@ const Op& exchange_messages_op = register_op<ExchangeArgs>({
     .schema = "exchange_messages(local?)",
     .infer = messages_infer,
     .cpu = send_boxes,
-    .communicates = Communicates::all_to_all,
+    .communicates = collective::CallKind::all_to_all,
+    .received = exchange_received,
     .moves_elements = true,
     .about = "Between two meshes: a message for each box that a rank of the other mesh needs; the "
              "group has the ranks of both; local tensors.",
 });
-
-/// Bytes that this rank receives from others.
-std::int64_t received_bytes(const Spec& from, const Spec& to) {
-  std::int64_t elements = 0;
-  for (const Transfer& t : transfers(from.layout, to.layout, from.shape)) {
-    elements +=
-        t.destination == current_rank() && t.source != t.destination ? t.box.shape.product() : 0;
-  }
-  return elements * static_cast<std::int64_t>(size_of(from.dtype));
-}
 
 }  // namespace
 
 Tensor move_between(const Tensor& x, const Spec& from, const Spec& to, const char* where) {
   const Tensor local = x ? on_host(x) : x;  // messages are sent from the host's memory
   const CommunicationTimer timer;
-  const Tensor out = call_one(
-      exchange_messages_op, {local},
-      ExchangeArgs{
-          {from.handle()}, {to.handle()}, ranks_of_both(from.layout.mesh(), to.layout.mesh())});
+  const ExchangeArgs args{
+      {from.handle()}, {to.handle()}, ranks_of_both(from.layout.mesh(), to.layout.mesh())};
+  const Tensor out = call_one(exchange_messages_op, {local}, args);
   if (communication_reported()) {
     record_communication({"send",
                           to_string(from.layout.mesh()) + " to " + to_string(to.layout.mesh()),
-                          received_bytes(from, to), where, false, timer.seconds()});
+                          received_boxes(args, current_rank()), where, false, timer.seconds()});
   }
   if (!to.layout.mesh().contains(current_rank())) {
     return {};

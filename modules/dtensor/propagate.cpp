@@ -67,7 +67,7 @@ std::optional<Order> common_order(int axes, std::span<const SpecHandle> specs) {
 /// every rank, to be reduced later: nobody's operand becomes that unasked.
 bool is_free(const Plan& plan) {
   for (const Step& step : plan.steps) {
-    if ((communicates(step.kind) || step.kind == StepKind::pad) && rank_count(step) > 1) {
+    if ((communicates(step.kind) || step.kind == LocalStep::pad) && rank_count(step) > 1) {
       return false;
     }
   }

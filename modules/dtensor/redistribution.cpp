@@ -81,13 +81,13 @@ ResolvedStep resolved(const Step& step, const Spec& spec, const Dims& coordinate
     result.extent = local_shape(spec.shape, without, coordinates)[step.from_dim];
   }
   const auto index = static_cast<int>(coordinates[step.axes[0]]);
-  if (step.kind == StepKind::slice) {
+  if (step.kind == LocalStep::slice) {
     const std::int64_t extent = local_shape(spec.shape, step.before, coordinates)[step.to_dim];
     result.mine = chunk_of({0, extent}, result.ranks, index);
-  } else if (step.kind == StepKind::pad) {
+  } else if (step.kind == LocalStep::pad) {
     result.mine = chunk_of({0, result.extent}, result.ranks, index);
   }
-  if (step.kind == StepKind::exchange) {
+  if (step.kind.is_exchange()) {
     result.before = with_layout(spec, step.before);
     result.after = with_layout(spec, step.after);
   }

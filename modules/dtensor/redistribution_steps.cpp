@@ -19,6 +19,8 @@ import :steps;
 namespace tessera {
 namespace {
 
+using collective::CallKind;
+
 /// Terms that a step reduces: norms by their powers, whose sum is the whole's. In f64, as the
 /// powers of what f32 holds may be more, or less, than it can hold.
 Tensor terms_of(const Tensor& local, const Step& step) {
@@ -42,16 +44,16 @@ Tensor value_of(const Tensor& reduced, const Step& step, DType dtype) {
 Tensor communicate(const Walk& walk, const ResolvedStep& resolved) {
   const Step& step = *resolved.step;
   const ops::GroupArgument group = resolved.group;
-  switch (step.kind) {
-    case StepKind::all_gather:
+  switch (*step.kind.call()) {
+    case CallKind::all_gather:
       return ops::all_gather(walk.local, step.from_dim, resolved.extent, group);
-    case StepKind::all_reduce:
+    case CallKind::all_reduce:
       return value_of(ops::all_reduce(terms_of(walk.local, step), step.op, group), step,
                       walk.how.from->dtype);
-    case StepKind::reduce_scatter:
+    case CallKind::reduce_scatter:
       return value_of(ops::reduce_scatter(terms_of(walk.local, step), step.to_dim, step.op, group),
                       step, walk.how.from->dtype);
-    case StepKind::all_to_all:
+    case CallKind::all_to_all:
       return ops::all_to_all(walk.local, step.from_dim, resolved.extent, step.to_dim, group);
     default:
       return exchange(walk.local, *resolved.before, *resolved.after, group);
@@ -63,10 +65,10 @@ Tensor rearrange(const Walk& walk, const ResolvedStep& resolved) {
   const Tensor& local = walk.local;
   const Step& step = *resolved.step;
   const ShardRange& mine = resolved.mine;
-  switch (step.kind) {
-    case StepKind::slice:
+  switch (*step.kind.local()) {
+    case LocalStep::slice:
       return ops::contiguous(ops::narrow(local, step.to_dim, mine.begin, mine.length));
-    case StepKind::keep_first: {
+    case LocalStep::keep_first: {
       if (walk.how.coordinates[step.axes[0]] == 0) {
         return local;
       }
@@ -79,14 +81,15 @@ Tensor rearrange(const Walk& walk, const ResolvedStep& resolved) {
       }
       return full(local.shape(), one ? 1 : 0, local.dtype(), local.device());
     }
-    case StepKind::pad: {
+    case LocalStep::pad: {
       Tensor whole = zeros(resolved.shape, local.dtype(), local.device());
       ops::copy_(ops::narrow(whole, step.from_dim, mine.begin, mine.length), local);
       return whole;
     }
-    default:
-      return local;
+    case LocalStep::relabel:
+      break;
   }
+  return local;
 }
 
 /// Elements of the buffer that a collective packs or unpacks, because a rank's part of the dim is
@@ -95,12 +98,12 @@ std::int64_t packed_elements(const Step& step, const Dims& before, const Dims& a
   const auto in_pieces = [](const Dims& shape, int dim) {
     return Dims(shape.span().first(static_cast<std::size_t>(dim))).product() > 1;
   };
-  switch (step.kind) {
-    case StepKind::all_gather:
+  switch (*step.kind.call()) {
+    case CallKind::all_gather:
       return in_pieces(after, step.from_dim) ? after.product() : 0;
-    case StepKind::reduce_scatter:
+    case CallKind::reduce_scatter:
       return in_pieces(before, step.to_dim) ? before.product() : 0;
-    case StepKind::all_to_all:
+    case CallKind::all_to_all:
       return before.product();
     default:
       return 0;
@@ -147,14 +150,14 @@ ops::PendingTensor Walk::issue() const {
   const Step& step = *resolved.step;
   const NoGrad no_grad;
   const ops::GroupArgument group = resolved.group;
-  switch (step.kind) {
-    case StepKind::all_gather:
+  switch (*step.kind.call()) {
+    case CallKind::all_gather:
       return ops::all_gather_async(local, step.from_dim, resolved.extent, group);
-    case StepKind::all_reduce:
+    case CallKind::all_reduce:
       return ops::all_reduce_async(terms_of(local, step), step.op, group);
-    case StepKind::reduce_scatter:
+    case CallKind::reduce_scatter:
       return ops::reduce_scatter_async(terms_of(local, step), step.to_dim, step.op, group);
-    case StepKind::all_to_all:
+    case CallKind::all_to_all:
       return ops::all_to_all_async(local, step.from_dim, resolved.extent, step.to_dim, group);
     default:
       return exchange_async(local, *resolved.before, *resolved.after, group);

@@ -300,10 +300,7 @@ namespace {
 
 /// Elements that from_values() makes tensors of.
 template <class T>
-constexpr bool is_made_of_values =
-    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::int64_t> ||
-    std::is_same_v<T, std::int32_t> || std::is_same_v<T, std::uint8_t> ||
-    std::is_same_v<T, std::int8_t> || std::is_same_v<T, bool>;
+constexpr bool is_made_of_values = std::is_arithmetic_v<T>;
 
 /// Without memory, but so that a mode sees the values.
 Tensor described_values(std::span<const double> values, const ResultShape& shape) {

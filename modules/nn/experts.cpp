@@ -18,6 +18,7 @@ module tessera.nn;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 import tessera.placement;
 import tessera.tensor;
 import tessera.autograd;
@@ -40,10 +41,11 @@ void report_exchange(const Owners& owners, const Tensor& result, std::int64_t ro
   if (!communication_reported()) {
     return;
   }
-  const std::int64_t bytes = rows * (result.numel() / std::max<std::int64_t>(result.size(0), 1)) *
-                             static_cast<std::int64_t>(size_of(result.dtype())) *
-                             (owners.count - 1) / owners.count;
-  Communication exchange{.operation = std::string(name_of(Communicates::all_to_all)),
+  const std::int64_t elements = rows * (result.numel() / std::max<std::int64_t>(result.size(0), 1));
+  const std::int64_t bytes = collective::received_bytes(
+      result.dtype(), collective::even_counts(elements, owners.group->size()),
+      owners.group->rank());
+  Communication exchange{.operation = std::string(name_of(collective::CallKind::all_to_all)),
                          .axis = owners.axis,
                          .bytes = bytes,
                          .where = "experts"};

@@ -177,9 +177,11 @@ std::string names_of(const DeviceMesh& mesh, const std::vector<int>& axes) {
 void report_sum(const DeviceMesh& mesh, const std::vector<int>& axes, std::int64_t bytes,
                 double seconds) {
   if (communication_reported()) {
-    const auto ranks = static_cast<std::int64_t>(mesh.group(axes, current_rank()).size());
-    record_communication({"all_reduce", names_of(mesh, axes), 2 * (ranks - 1) * bytes / ranks,
-                          "finish_gradients", false, seconds});
+    const auto ranks = static_cast<int>(mesh.group(axes, current_rank()).size());
+    record_communication(
+        {"all_reduce", names_of(mesh, axes),
+         collective::received_bytes(collective::CallKind::all_reduce, bytes, DType::u8, 0, ranks),
+         "finish_gradients", false, seconds});
   }
 }
 

@@ -11,6 +11,7 @@ module;
 module tessera.passes;
 
 import tessera.base;
+import tessera.calls;
 import tessera.tensor;
 import tessera.program;
 import :keep_gathers;
@@ -72,7 +73,7 @@ class Finder {
     const Instruction& i = facts_.at(place);
     const PlaceIndex wait = facts_.shadow.partners[place];
     if (i.kind != Kind::call || !i.op->issues || !i.op->in_place || wait < place ||
-        i.op->communicates != Communicates::all_gather) {
+        i.op->communicates != collective::CallKind::all_gather) {
       return std::nullopt;
     }
     Gather gather{.place = place, .wait = wait, .memory = memory(i.in[0])};

@@ -12,12 +12,15 @@ module tessera.placement;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 
 // Dijkstra's search over layouts. An edge changes the placement of one mesh axis, or of several by
 // one collective of their flattened group.
 namespace tessera {
 
 namespace {
+
+using collective::CallKind;
 
 /// Whether the reductions of two Partials may change places.
 bool commute(Placement a, Placement b) {
@@ -136,35 +139,35 @@ class Search {
     const Placement now = at.placement(axis);
     const Placement target = to_.placement(axis);
     if (at.mesh().axis_size(axis) == 1) {
-      offer(entry, StepKind::relabel, {axis}, target);
+      offer(entry, LocalStep::relabel, {axis}, target);
       return;
     }
     if (now.is_replicate()) {
       for (const int dim : dims_) {
-        offer(entry, StepKind::slice, {axis}, Shard(dim));
+        offer(entry, LocalStep::slice, {axis}, Shard(dim));
       }
       if (target.is_partial()) {
         const bool zeros = target.reduce_op() == ReduceOp::sum;  // a norm's too
         const bool ones = target.reduce_op() == ReduceOp::product;
-        offer(entry, zeros || ones ? StepKind::keep_first : StepKind::relabel, {axis}, target);
+        offer(entry, zeros || ones ? LocalStep::keep_first : LocalStep::relabel, {axis}, target);
       }
     } else if (now.is_shard()) {
       if (!at.is_innermost(axis)) {
         return;
       }
-      offer(entry, StepKind::all_gather, {axis}, Replicate());
+      offer(entry, CallKind::all_gather, {axis}, Replicate());
       for (const int dim : dims_) {
         if (dim != now.dim()) {
-          offer(entry, StepKind::all_to_all, {axis}, Shard(dim));
+          offer(entry, CallKind::all_to_all, {axis}, Shard(dim));
         }
       }
       if (target == Partial(ReduceOp::sum)) {
-        offer(entry, StepKind::pad, {axis}, target);
+        offer(entry, LocalStep::pad, {axis}, target);
       }
     } else if (is_next_reduced(at, axis)) {
-      offer(entry, StepKind::all_reduce, {axis}, Replicate());
+      offer(entry, CallKind::all_reduce, {axis}, Replicate());
       for (const int dim : dims_) {
-        offer(entry, StepKind::reduce_scatter, {axis}, Shard(dim));
+        offer(entry, CallKind::reduce_scatter, {axis}, Shard(dim));
       }
     }
   }
@@ -209,7 +212,7 @@ class Search {
         if (suffix.size() > 1) {
           Axes outermost_first(suffix.size());
           std::reverse_copy(suffix.begin(), suffix.end(), outermost_first.begin());
-          offer(entry, StepKind::all_gather, outermost_first, Replicate());
+          offer(entry, CallKind::all_gather, outermost_first, Replicate());
         }
       }
     }
@@ -244,7 +247,7 @@ class Search {
           }
         }
         if (some.size() > 1) {
-          offer(entry, StepKind::all_reduce, some, Replicate());
+          offer(entry, CallKind::all_reduce, some, Replicate());
         }
       }
     }
@@ -268,7 +271,7 @@ class Search {
           after = after.with_placement(axis, Shard(dim));
         }
         if (is_even(after, dim)) {
-          offer(entry, StepKind::reduce_scatter, axes, Shard(dim));
+          offer(entry, CallKind::reduce_scatter, axes, Shard(dim));
         }
       }
     }
@@ -280,7 +283,7 @@ class Search {
     const Layout& at = entry.layout;
     const DeviceMesh& mesh = at.mesh();
     Step step;
-    step.kind = StepKind::exchange;
+    step.kind = CallKind::all_to_all_counts;
     for (int axis = 0; axis < at.ndim(); ++axis) {
       const Placement now = at.placement(axis);
       const Placement target = to_.placement(axis);
@@ -303,14 +306,7 @@ class Search {
     if (group.size() > most_from_everywhere && !(at == from_)) {
       return;
     }
-    std::unordered_map<int, std::int64_t> received;
-    for (const Transfer& t : transfers(at, group, to_, group, shape_)) {
-      if (t.source != t.destination) {
-        std::int64_t& bytes = received[t.destination];
-        bytes += t.box.shape.product() * element_size_;
-        step.bytes = std::max(step.bytes, bytes);
-      }
-    }
+    step.bytes = most_received_elements(transfers(at, group, to_, group, shape_)) * element_size_;
     plan_detail::price(step, shape_, element_size_);
     reach(entry, std::move(step));
   }

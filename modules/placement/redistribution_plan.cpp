@@ -16,6 +16,7 @@ module tessera.placement;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 
 namespace tessera {
 
@@ -91,10 +92,11 @@ std::string format_seconds(double seconds) {
 }  // namespace
 
 std::string_view name_of(StepKind kind) {
-  constexpr std::string_view names[] = {"slice",          "all_gather", "all_reduce",
-                                        "reduce_scatter", "all_to_all", "keep_first",
-                                        "relabel",        "pad",        "exchange"};
-  return names[static_cast<int>(kind)];
+  if (const auto call = kind.call()) {
+    return kind.is_exchange() ? "exchange" : collective::name_of(*call);
+  }
+  constexpr std::string_view names[] = {"slice", "keep_first", "relabel", "pad"};
+  return names[static_cast<int>(*kind.local())];
 }
 
 bool Plan::is_local() const {
@@ -161,7 +163,7 @@ std::string explain(const Plan& plan) {
                                 : "local";
     // An exchange changes several axes in different ways; "now" tells what they become.
     const std::string change =
-        step.kind == StepKind::exchange
+        step.kind.is_exchange()
             ? ""
             : fmt::format(" {} -> {},", to_string(step.before.placement(step.axes[0])),
                           to_string(step.after.placement(step.axes[0])));

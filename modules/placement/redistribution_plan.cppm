@@ -2,36 +2,62 @@ export module tessera.placement:redistribution_plan;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 import :kind;
 import :layout;
 import :local;
 
 export namespace tessera {
 
-/// Work of a step along its one mesh axis, of k ranks. "Chunk c" is the part that the rank with
-/// coordinate c gets: ceil(n / k) long, trailing ones short or empty.
-enum class StepKind : std::uint8_t {
-  slice,           // Replicate -> Shard(to_dim): keep the own chunk; local
-  all_gather,      // Shard(from_dim) -> Replicate: join all chunks along from_dim
-  all_reduce,      // Partial(op) -> Replicate
-  reduce_scatter,  // Partial(op) -> Shard(to_dim): reduce, keep the own chunk of to_dim
-  all_to_all,      // Shard(from_dim) -> Shard(to_dim): send chunk c of to_dim to rank c, join along
-                   // from_dim
-  keep_first,      // Replicate -> Partial(sum, product or norm): coordinate 0 keeps its values,
-                   // the others hold terms of the operation's identity, 0 or 1; local
-  relabel,         // the rank's data stays as it is: Replicate -> Partial(avg, max or min), and
-                   // every change along an axis of one rank
-  pad,             // Shard(from_dim) -> Partial(sum): the own chunk, zeros around it; local
-  exchange,        // shards and replicas of several axes -> others: every rank gets exactly the
-                   // boxes that it lacks, each from one rank that holds it
+/// Work of a step in which no rank needs another one.
+enum class LocalStep : std::uint8_t {
+  slice,       // Replicate -> Shard(to_dim): keep the own chunk
+  keep_first,  // Replicate -> Partial(sum, product or norm): coordinate 0 keeps its values, the
+               // others hold terms of the operation's identity, 0 or 1
+  relabel,     // the rank's data stays as it is: Replicate -> Partial(avg, max or min), and every
+               // change along an axis of one rank
+  pad,         // Shard(from_dim) -> Partial(sum): the own chunk, zeros around it
+};
+
+/// Work of a step along its one mesh axis, of k ranks: a collective call, or a step of each rank
+/// alone. "Chunk c" is the part that the rank with coordinate c gets: ceil(n / k) long, trailing
+/// ones short or empty. The calls that steps make:
+/// - all_gather: Shard(from_dim) -> Replicate: join all chunks along from_dim
+/// - all_reduce: Partial(op) -> Replicate
+/// - reduce_scatter: Partial(op) -> Shard(to_dim): reduce, keep the own chunk of to_dim
+/// - all_to_all: Shard(from_dim) -> Shard(to_dim): send chunk c of to_dim to rank c, join along
+///   from_dim
+/// - all_to_all_counts, an "exchange": shards and replicas of several axes -> others: every rank
+///   gets exactly the boxes that it lacks, each from one rank that holds it
+class StepKind {
+ public:
+  constexpr StepKind() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr StepKind(LocalStep local) : local_(local) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr StepKind(collective::CallKind call) : call_(call), calls_(true) {}
+
+  /// None: a step of each rank alone.
+  inline constexpr std::optional<collective::CallKind> call() const {
+    return calls_ ? std::optional(call_) : std::optional<collective::CallKind>();
+  }
+  inline constexpr std::optional<LocalStep> local() const {
+    return calls_ ? std::optional<LocalStep>() : std::optional(local_);
+  }
+  inline constexpr bool is_exchange() const {
+    return calls_ && call_ == collective::CallKind::all_to_all_counts;
+  }
+  friend constexpr bool operator==(const StepKind&, const StepKind&) = default;
+
+ private:
+  collective::CallKind call_ = {};
+  bool calls_ = false;
+  LocalStep local_ = LocalStep::relabel;
 };
 
 /// "slice", "all_gather", ...
 std::string_view name_of(StepKind kind);
-inline constexpr bool communicates(StepKind kind) {
-  return (kind >= StepKind::all_gather && kind <= StepKind::all_to_all) ||
-         kind == StepKind::exchange;
-}
+inline constexpr bool communicates(StepKind kind) { return kind.call().has_value(); }
 
 /// One change of the placements of one mesh axis, or of several axes at once. A gathered or
 /// exchanged shard is the innermost cut of its dim (axes of one rank aside), a new shard is applied
@@ -39,7 +65,7 @@ inline constexpr bool communicates(StepKind kind) {
 /// flattened group, row-major in the order of `axes`: outermost cut first; it is planned only where
 /// the cuts are even, so that cutting by all axes in turn is cutting by the flattened one.
 struct Step {
-  StepKind kind;
+  StepKind kind = {};
   InlineVector<int, 4> axes;    // one, or those that the step merges
   int from_dim = -1;            // the dim sharded before, or -1
   int to_dim = -1;              // the dim sharded after, or -1
@@ -102,14 +128,18 @@ std::vector<Transfer> transfers(const Layout& from, std::span<const int> sources
                                 std::span<const int> destinations, const Dims& shape);
 /// Transfers between all ranks of two layouts' meshes. Error: either layout has a Partial.
 std::vector<Transfer> transfers(const Layout& from, const Layout& to, const Dims& shape);
+/// Elements that a rank receives from others in these transfers.
+std::int64_t received_elements(std::span<const Transfer> transfers, int rank);
+/// Those of the rank that receives most. The transfers are ordered by destination.
+std::int64_t most_received_elements(std::span<const Transfer> transfers);
 
 }  // namespace tessera
 
 namespace tessera::plan_detail {
 
-/// Fills a step's cost, and its bytes unless it is an exchange: those that a rank receives in a
-/// ring (all-gather, reduce-scatter, all-reduce) or directly (all-to-all). Sizes are the largest of
-/// any rank, so that all ranks agree.
+/// Fills a step's cost, and its bytes unless it is an exchange, whose boxes were counted: those
+/// that the rank which receives most receives in its call (collective::received_bytes). Other sizes
+/// are the largest of any rank too, so that all ranks agree.
 void price(Step& step, const Dims& shape, std::int64_t element_size);
 
 /// The search of plan_redistribute; the layouts fit each other and the shape.

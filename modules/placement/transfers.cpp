@@ -140,4 +140,25 @@ std::vector<Transfer> transfers(const Layout& from, const Layout& to, const Dims
   return transfers(from, from.mesh().ranks(), to, to.mesh().ranks(), shape);
 }
 
+std::int64_t received_elements(std::span<const Transfer> transfers, int rank) {
+  std::int64_t elements = 0;
+  for (const Transfer& t : transfers) {
+    elements += t.destination == rank && t.source != rank ? t.box.shape.product() : 0;
+  }
+  return elements;
+}
+
+std::int64_t most_received_elements(std::span<const Transfer> transfers) {
+  std::int64_t most = 0;
+  while (!transfers.empty()) {  // they are ordered by destination
+    const int rank = transfers.front().destination;
+    const auto next =
+        std::ranges::find_if(transfers, [&](const Transfer& t) { return t.destination != rank; });
+    const auto count = static_cast<std::size_t>(next - transfers.begin());
+    most = std::max(most, received_elements(transfers.first(count), rank));
+    transfers = transfers.subspan(count);
+  }
+  return most;
+}
+
 }  // namespace tessera

@@ -17,6 +17,7 @@ module tessera.program;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.calls;
 import :accesses;
 import :communication;
 import :guard;
@@ -26,6 +27,12 @@ import :statistics;
 namespace tessera::graph {
 namespace {
 
+/// The form of the calls of a collective, or of what they are variants of.
+const collective::CallForm& form_of(const Instruction& i) {
+  return collective::form_of(
+      collective::base_of(i.op->communicates.call().value_or(collective::CallKind::barrier)));
+}
+
 /// Tensors that every rank of the group has whole: what a gather makes, what a reduction reads, and
 /// both sides of what keeps the shape. Those of an exchange are each rank's own.
 std::vector<TensorIndex> wholes_of(const Instruction& i) {
@@ -34,16 +41,11 @@ std::vector<TensorIndex> wholes_of(const Instruction& i) {
   for (std::size_t k = 0; k < i.in.size(); ++k) {
     (i.writes(k) ? made : read).push_back(i.in[k]);
   }
-  switch (i.op->communicates) {
-    case Communicates::all_gather:
-      return made;
-    case Communicates::reduce_scatter:
-      return read;
-    case Communicates::all_to_all:
-      return {};
-    default:
-      return read.empty() ? made : read;
+  const collective::CallForm& form = form_of(i);
+  if (form.joins) {
+    return form.divides ? std::vector<TensorIndex>() : made;
   }
+  return form.divides || !read.empty() ? read : made;
 }
 
 std::string agreed_of(const Program& program, const Instruction& i) {
@@ -55,7 +57,8 @@ std::string agreed_of(const Program& program, const Instruction& i) {
     }
   }
   // Where tensors say how much each rank sends, arguments say what this one has room for.
-  const bool by_counts = i.op->communicates == Communicates::all_to_all && i.op->counts.single > 1;
+  const collective::CallForm& form = form_of(i);
+  const bool by_counts = form.joins && form.divides && i.op->counts.single > 1;
   return fmt::format("{}({}) {}", i.op->name, wholes,
                      by_counts ? std::string() : print_arguments(*i.op, i.attributes));
 }

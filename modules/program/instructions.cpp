@@ -16,6 +16,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.device;
 import tessera.tensor;
+import tessera.calls;
 
 namespace tessera {
 namespace {
@@ -255,15 +256,15 @@ ByTensor<bool> read_by_peers(const Program& program) {
   for (auto section = program.sections.rbegin(); section != program.sections.rend(); ++section) {
     for (auto i = section->instructions.rbegin(); i != section->instructions.rend(); ++i) {
       const bool reduces = i->kind == Instruction::Kind::call &&
-                           (i->op->communicates == Communicates::all_reduce ||
-                            i->op->communicates == Communicates::reduce_scatter);
+                           (i->op->communicates == collective::CallKind::all_reduce ||
+                            i->op->communicates == collective::CallKind::reduce_scatter);
       const bool aliases = i->kind == Instruction::Kind::alias && is_source(i->out[0]);
       for (const TensorIndex number : i->in) {
         if (number.exists() && (reduces || aliases)) {
           peers_read[number] = true;
         }
       }
-      if (reduces && i->op->communicates == Communicates::all_reduce) {
+      if (reduces && i->op->communicates == collective::CallKind::all_reduce) {
         for (const TensorIndex number : i->out) {
           if (number.exists()) {
             peers_read[number] = true;  // a piece of the result

@@ -6,7 +6,6 @@ module;
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <ranges>
 #include <set>
 #include <span>
 #include <string>
@@ -38,11 +37,17 @@ inline std::uint8_t keys_of(std::span<const Tensor> in) {
   return keys;
 }
 
-/// The bit that the numbers of all types that are only stored have, and no others.
-constexpr auto stored_only_bit = static_cast<DType>(8);
-static_assert(std::ranges::all_of(std::views::iota(0, dtype_count), [](int i) {
-  return ((i & static_cast<int>(stored_only_bit)) != 0) == is_stored_only(static_cast<DType>(i));
-}));
+/// A set of element types: a bit for each.
+using DTypeSet = std::uint32_t;
+static_assert(dtype_count <= 32);
+constexpr DTypeSet set_of(DType dtype) { return DTypeSet{1} << static_cast<unsigned>(dtype); }
+constexpr DTypeSet stored_only_types = [] {
+  DTypeSet all = 0;
+  for (int i = 0; i < dtype_count; ++i) {
+    all |= is_stored_only(static_cast<DType>(i)) ? set_of(static_cast<DType>(i)) : 0;
+  }
+  return all;
+}();
 
 [[noreturn]] void wrong_operands(const Op& op, std::size_t count) {
   fail({.thing = op.name,
@@ -116,16 +121,16 @@ inline std::uint8_t checked_keys(const Op& op, std::span<const Tensor> in,
     wrong_arguments(op, attributes);
   }
   std::uint8_t keys = 0;
-  std::uint8_t types = 0;
+  DTypeSet types = 0;
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (in[i]) {
       keys |= in[i].impl()->keys;
-      types |= static_cast<std::uint8_t>(in[i].impl()->dtype);
+      types |= set_of(in[i].impl()->dtype);
     } else if (i >= 64 || ((expected.required >> i) & 1U) != 0) {
       check_absent(op, in, i);
     }
   }
-  if ((types & static_cast<std::uint8_t>(stored_only_bit)) != 0) [[unlikely]] {
+  if ((types & stored_only_types) != 0) [[unlikely]] {
     check_stored_only(op, in);
   }
   return keys;

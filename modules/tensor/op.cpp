@@ -12,15 +12,18 @@ module;
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.tensor;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 import tessera.placement;
 
 namespace tessera {
@@ -160,10 +163,67 @@ std::string Op::operand_name(std::size_t i, std::size_t count) const {
   return place.in_list < 0 ? operand : fmt::format("{}[{}]", operand, place.in_list);
 }
 
-std::string_view name_of(Communicates kind) {
-  constexpr std::string_view names[] = {"none",       "all_reduce", "all_gather", "reduce_scatter",
-                                        "all_to_all", "broadcast",  "waits",      "planned"};
-  return names[static_cast<std::size_t>(kind)];
+std::string_view name_of(Communicates communicates) {
+  if (const auto call = communicates.call()) {
+    return collective::name_of(collective::base_of(*call));
+  }
+  return communicates == Communicates::waits     ? "waits"
+         : communicates == Communicates::planned ? "planned"
+                                                 : "none";
+}
+
+namespace {
+
+/// The operator's integer of this name; 0: it has none.
+std::int64_t integer_of(const CollectiveContext& context, std::string_view name) {
+  if (context.op.arguments == nullptr) {
+    return 0;
+  }
+  const std::span<const ArgumentField> fields = context.op.arguments->fields;
+  const auto at = std::ranges::find(fields, name, &ArgumentField::name);
+  if (at == fields.end()) {
+    return 0;
+  }
+  const ArgumentValue value = context.op.arguments->values(
+      context.attributes)[static_cast<std::size_t>(at - fields.begin())];
+  const auto* const integer = std::get_if<std::int64_t>(&value);
+  return integer == nullptr ? 0 : *integer;
+}
+
+}  // namespace
+
+std::int64_t received_bytes(const CollectiveContext& context) {
+  if (context.op.received != nullptr) {
+    return context.op.received(context);
+  }
+  const std::optional<collective::CallKind> kind = context.op.communicates.call();
+  if (!kind) {
+    return 0;
+  }
+  const collective::CallForm& form = collective::form_of(*kind);
+  const collective::CallForm* const lists = collective::list_form_of(*kind);
+  const bool of_parts = form.divides != form.joins;  // of a whole, which one side has
+  const int size = context.size();
+  std::int64_t bytes = 0;
+  for (const ResultShape& x : form.divides ? context.read : context.made) {
+    const std::int64_t total = x.shape.product();
+    collective::Call call{.kind = *kind, .dtype = x.dtype, .count = total};
+    collective::Segment array{.chunk = total, .total = total};
+    if (of_parts && lists != nullptr) {  // whose parts may differ in length
+      const auto dim = static_cast<int>(integer_of(context, "dim"));
+      const std::int64_t extent = x.shape.size() == 0 ? 1 : x.shape[dim];
+      call.kind = lists->kind;
+      array.chunk = total == 0 ? 0 : total / extent * chunk_size(extent, size);
+    } else if (form.divides || form.joins) {
+      call.count = total / size;
+    }
+    if (!form.number.empty()) {
+      const std::int64_t number = integer_of(context, form.number);
+      call.root = static_cast<std::int32_t>((number % size + size) % size);
+    }
+    bytes += collective::received_bytes(call, {&array, 1}, context.rank, size, nullptr);
+  }
+  return bytes;
 }
 
 Effects effects_of(const Op& op) {

@@ -2,6 +2,7 @@ export module tessera.tensor:op;
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 import tessera.placement;
 import :arguments;
 import :spec;
@@ -147,19 +148,52 @@ inline constexpr std::uint64_t saves_all = ~std::uint64_t{0};
 
 /// Whether results share operand 0's memory.
 enum class Aliasing : std::uint8_t { none, sometimes, always };
-/// Communication of an operator; `planned`: what the planner finds for its layouts.
-enum class Communicates : std::uint8_t {
-  none,
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  broadcast,
-  waits,  // nothing; it waits for other ranks
-  planned
+
+/// Communication of an operator: calls of one kind or of its variants (collective::CallKind), or
+/// none that is known beforehand.
+class Communicates {
+ public:
+  static const Communicates none;
+  static const Communicates waits;    // nothing; it waits for other ranks
+  static const Communicates planned;  // what the planner finds for its layouts
+
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr Communicates(collective::CallKind kind) : how_(How::calls), call_(kind) {}
+
+  /// The kind of its calls, as it was declared; none: it makes none, or any.
+  inline constexpr std::optional<collective::CallKind> call() const {
+    return how_ == How::calls ? std::optional(call_) : std::optional<collective::CallKind>();
+  }
+  friend constexpr bool operator==(const Communicates&, const Communicates&) = default;
+
+ private:
+  enum class How : std::uint8_t { none, waits, planned, calls };
+  constexpr explicit Communicates(How how) : how_(how) {}
+
+  How how_ = How::none;
+  collective::CallKind call_ = {};
 };
-/// "none", "all_reduce", ...
-std::string_view name_of(Communicates kind);
+inline constexpr Communicates Communicates::none{How::none};
+inline constexpr Communicates Communicates::waits{How::waits};
+inline constexpr Communicates Communicates::planned{How::planned};
+/// "none", "waits", "planned", or the kind of which its calls are variants: "all_reduce".
+std::string_view name_of(Communicates communicates);
+
+/// A collective operator's call as one rank of its group has it, before anything is sent.
+struct CollectiveContext {
+  const Op& op;
+  const Attributes& attributes;
+  std::span<const ResultShape> read;  // operands that it does not write
+  std::span<const ResultShape> made;  // results, and operands that it writes
+  std::span<const int> ranks;         // of the group, by their numbers among all ranks
+  int rank = 0;                       // position within the group
+
+  inline int size() const { return static_cast<int>(ranks.size()); }
+  template <class A>
+  [[gnu::always_inline]] inline A args() const {
+    return arguments_as<A>(attributes);
+  }
+};
 
 /// Computes a call into `out`: on the device of its operands, for that device's current stream. The
 /// results are fresh and contiguous; in-place operators find operand 0 there.
@@ -256,6 +290,9 @@ struct Op {
   /// in-place operator.
   Aliasing aliasing = Aliasing::none;
   Communicates communicates = Communicates::none;
+  /// Bytes that the rank receives in a call with a group. Null: those of `communicates`, by its
+  /// form and the arguments `dim` and what the form calls its number; see received_bytes.
+  std::int64_t (*received)(const CollectiveContext& context) = nullptr;
   /// It begins a collective that `wait` of a result (of an in-place operator: of its first operand)
   /// completes. Until then nothing may use what it writes, or write what it reads.
   bool issues = false;
@@ -333,6 +370,11 @@ struct Effects {
   bool workspace = false;  // a kernel may need memory for intermediate values
 };
 Effects effects_of(const Op& op);
+
+/// Bytes that the rank receives in the call: by Op::received, or by the form of the calls that the
+/// operator declares (collective::form_of). A gather joins the tensors that it makes from parts of
+/// `dim` (0 without such an argument); a reduction or scatter divides those that it reads.
+std::int64_t received_bytes(const CollectiveContext& context);
 
 /// Adds an operator for the life of the process. Errors: a name that exists, a schema that cannot
 /// be read, an attribute of a type that is not known.

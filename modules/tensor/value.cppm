@@ -1,3 +1,5 @@
+module;
+#include <tessera/element_types.hpp>
 export module tessera.tensor:value;
 
 import tessera.base;
@@ -44,21 +46,7 @@ struct TensorImpl;
 
 /// The element type of a C++ type.
 template <class T>
-struct DTypeOf;
-template <>
-struct DTypeOf<float> : std::integral_constant<DType, DType::f32> {};
-template <>
-struct DTypeOf<double> : std::integral_constant<DType, DType::f64> {};
-template <>
-struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::i64> {};
-template <>
-struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::i32> {};
-template <>
-struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::u8> {};
-template <>
-struct DTypeOf<std::int8_t> : std::integral_constant<DType, DType::i8> {};
-template <>
-struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
+struct DTypeOf : std::integral_constant<DType, kernels::dtype_of<T>> {};
 
 /// An n-d array: strided (bytes here), distributed (a local tensor and a Spec), or meta (no bytes).
 /// A cheap value: copies share the data. shape() of a distributed tensor is the global shape. Every

@@ -36,7 +36,7 @@ using tessera::current_mesh, tessera::current_rank, tessera::DeviceMesh, tessera
 // Placements, layouts, and the plan of a redistribution.
 using tessera::draw_svg, tessera::draw_text;
 using tessera::explain, tessera::Link, tessera::Plan, tessera::plan_redistribute, tessera::set_link,
-    tessera::Step, tessera::StepKind;
+    tessera::LocalStep, tessera::Step, tessera::StepKind;
 using tessera::Layout, tessera::parse_placement, tessera::parse_placements;
 using tessera::local_offset, tessera::local_part, tessera::local_shape, tessera::LocalPart;
 using tessera::NormPartial, tessera::Partial, tessera::Placement, tessera::PlacementKind,

@@ -7,7 +7,7 @@ import tessera.plugin;
 export namespace tessera::collective {
 
 // Ranks, their world and communicators, and the machine's rates.
-using collective::CollectiveRate, collective::measure_collectives;
+using collective::CallKind, collective::CollectiveRate, collective::measure_collectives;
 using collective::Communicator, collective::is_of_peer, collective::PeerFailed,
     collective::RankContext, collective::RankPlace, collective::Transport, collective::Work,
     collective::World;

@@ -157,7 +157,7 @@ void bitwise_not(const Call& call, std::span<Tensor> out) {
     check_in_place(call);
   }
   const DType type = out[0].dtype();
-  const double ones = type == DType::boolean ? 1 : (type == DType::u8 ? 255 : -1);
+  const double ones = all_bits(type);
   apply("BitwiseXor", call.in.subspan(has_out(call.op) ? 1 : 0), {&ones, 1}, out[0]);
 }
 

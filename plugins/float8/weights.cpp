@@ -93,7 +93,9 @@ void Weights::refresh() {
         names += (names.empty() ? "" : "+") + std::string(mesh_->axis_name(axis));
       }
       record_communication({"all_reduce", names,
-                            amax.numel() * static_cast<std::int64_t>(size_of(amax.dtype())),
+                            collective::received_bytes(
+                                collective::CallKind::all_reduce, amax.numel(), amax.dtype(), 0,
+                                static_cast<int>(mesh_->group(axes, current_rank()).size())),
                             "Float8 scales", false, timer.seconds()});
     }
   }

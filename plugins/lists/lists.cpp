@@ -17,6 +17,7 @@
 
 import tessera.base;
 import tessera.plugin;
+import tessera.calls;
 import tessera.tensor;
 import tessera.program;
 import tessera.passes;
@@ -235,8 +236,8 @@ class Joiner {
 /// each is waited for after the last one is issued.
 void make_buckets(Program& program, const Analysis& known) {
   const auto takes = [](const Instruction& i) {
-    return i.op->issues && (i.op->communicates == Communicates::all_reduce ||
-                            i.op->communicates == Communicates::reduce_scatter);
+    return i.op->issues && (i.op->communicates == collective::CallKind::all_reduce ||
+                            i.op->communicates == collective::CallKind::reduce_scatter);
   };
   const auto ends = [](const Analysis&, PlaceIndex) { return false; };
   Joiner(program, known, {takes, ends, bucket_bytes}).join();

@@ -40,22 +40,6 @@ Result grouped(const Calls& calls) {
   return result == Result::success ? ended : result;
 }
 
-/// In which type a kernel computes.
-const char* computed_name(DType type) {
-  switch (type) {
-    case DType::f64:
-      return "f64";
-    case DType::i64:
-    case DType::i32:
-    case DType::u8:
-      return "i64";
-    case DType::boolean:
-      return "bool";
-    default:
-      return "f32";
-  }
-}
-
 template <class Arguments>
 void launch_combine(cuda::Interop& device, DeviceDriver::Queue queue, const Combination& c,
                     const char* size) {
@@ -68,7 +52,7 @@ void launch_combine(cuda::Interop& device, DeviceDriver::Queue queue, const Comb
   a.destination_type = c.destination_f32 ? DType::f32 : c.type;
   a.reduce = static_cast<cuda::RankReduce>(c.reduce);
   a.accumulate = c.accumulate;
-  device.launch_kernel(queue, std::string("combine_") + computed_name(c.type) + size,
+  device.launch_kernel(queue, std::string("combine_") + facts_of(facts_of(c.type).sums).name + size,
                        cuda::blocks_for(c.count), cuda::threads_per_block, &a, sizeof(a));
 }
 

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,12 +27,16 @@ class Recorder final : public Observer {
   void perform(const Activity& activity, const std::function<void()>& run) override {
     note(std::string(name_of(activity.kind)), activity);
     run();
-    bytes += activity.kind == Activity::Kind::issue ? activity.bytes : 0;
+    if (activity.kind == Activity::Kind::issue) {
+      bytes += activity.bytes;
+      kinds.insert(activity.call.kind);
+    }
   }
   void completed(const Activity& activity) override { note("completed", activity); }
 
   std::vector<std::string> seen;
   std::int64_t bytes = 0;
+  std::set<CallKind> kinds;
 
  private:
   void note(const std::string& what, const Activity& activity) {
@@ -98,12 +104,15 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
   const std::map<std::string, std::vector<std::int64_t>> expected{
       {"all_reduce", {8, 8, 8}},        {"all_gather", {12, 12, 12}},
       {"reduce_scatter", {12, 12, 12}}, {"all_to_all", {12, 12, 12}},
+      {"counted", {5, 3, 4}},           {"scatter_counted", {1, 0, 3}},
       {"broadcast", {6, 0, 6}},         {"scatter", {6, 0, 6}},
       {"gather", {0, 12, 0}},           {"reduce", {0, 12, 0}},
       {"barrier", {0, 0, 0}},           {"gather_segments", {5, 5, 6}},
       {"scatter_segments", {6, 6, 4}},  {"receive", {0, 0, 6}},
       {"reduce_segments", {8, 8, 8}},   {"shift", {6, 6, 6}},
       {"shift by 3", {0, 0, 0}}};
+  std::mutex mutex;
+  std::set<CallKind> kinds;
   run_threads(3, [&](World& world) {
     Communicator& group = world.everyone();
     const auto rank = static_cast<std::size_t>(world.rank());
@@ -118,11 +127,25 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
       run();
       check(recorder.bytes == element * expected.at(name)[rank],
             name + ": " + std::to_string(recorder.bytes));
+      const std::scoped_lock lock(mutex);
+      kinds.merge(recorder.kinds);
     };
     sends("all_reduce", [&] { group.all_reduce(s, d, 6, DType::f32); });
     sends("all_gather", [&] { group.all_gather(s, d, 6, DType::f32); });
     sends("reduce_scatter", [&] { group.reduce_scatter(s, d, 6, DType::f32); });
     sends("all_to_all", [&] { group.all_to_all(s, d, 6, DType::f32); });
+    // Rank r sends rank p as many elements as row r has in column p, some of them to itself.
+    const std::vector<std::vector<std::int64_t>> counts{{1, 2, 3}, {3, 1, 1}, {2, 1, 0}};
+    sends("counted", [&] {
+      std::vector<std::int64_t> arriving;
+      for (const std::vector<std::int64_t>& row : counts) {
+        arriving.push_back(row[rank]);
+      }
+      group.all_to_all(s, counts[rank], d, arriving, DType::f32);
+    });
+    const std::vector<std::int64_t> scattered{1, 2, 3};
+    sends("scatter_counted",
+          [&] { group.scatter(s, scattered, d, scattered[rank], DType::f32, 1); });
     sends("broadcast", [&] { group.broadcast(d, 6, DType::f32, 1); });
     sends("scatter", [&] { group.scatter(s, d, 6, DType::f32, 1); });
     sends("gather", [&] { group.gather(s, d, 6, DType::f32, 1); });
@@ -145,6 +168,41 @@ TEST_CASE("an observer counts the bytes that a rank must receive") {
     });
     group.wait_sources_free();
   });
+  for (int kind = 0; kind <= static_cast<int>(CallKind::receive); ++kind) {
+    INFO(name_of(static_cast<CallKind>(kind)));
+    CHECK(kinds.contains(static_cast<CallKind>(kind)));
+  }
+}
+
+TEST_CASE("a call of any kind that the table of forms has can be issued") {
+  run_threads(3, [](World& world) {
+    Communicator& group = world.everyone();
+    const auto mine = static_cast<float>(world.rank());
+    std::vector<float> all(3, -1);
+    group.issue(CallKind::gather, &mine, all.data(), 1, DType::f32, ReduceOp::sum, 1).wait();
+    check(all == (world.rank() == 1 ? std::vector<float>{0, 1, 2} : std::vector<float>(3, -1)),
+          "gather");
+    bool refused = false;
+    try {
+      group.issue(CallKind::all_gather_segments, &mine, all.data(), 1, DType::f32).wait();
+    } catch (const Error&) {
+      refused = true;
+    }
+    check(refused, "a list has a function of its own");
+  });
+}
+
+TEST_CASE("what ranks of other machines send follows from the form of a call") {
+  const GroupSpread spread{.ranks = 8, .machines = 2, .together = 4};
+  for (int number = 0; number <= static_cast<int>(CallKind::receive); ++number) {
+    const auto kind = static_cast<CallKind>(number);
+    INFO(name_of(kind));
+    const bool by_pairs = base_of(kind) == CallKind::all_to_all;
+    CHECK(share_between(kind, spread) == (by_pairs ? 4.0 / 7 : 1.0 / 7));
+  }
+  CHECK(rounds_of(1) == 0);
+  CHECK(rounds_of(2) == 1);
+  CHECK(rounds_of(5) == 3);
 }
 
 TEST_CASE("a wait takes the time until the last rank has issued the call") {

@@ -1,6 +1,9 @@
 // Bytes that a program says a rank receives, against what its communicators are seen to issue.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +21,7 @@ import tessera.program;
 import tessera.capture;
 
 using namespace tessera;
+using collective::CallKind;
 
 namespace {
 
@@ -178,4 +182,99 @@ TEST_CASE("a program counts the boxes that a change of layout on two axes moves"
   for (const std::string& difference : differences("exchange", exchanged, 4)) {
     CHECK(difference == "");
   }
+}
+
+namespace {
+
+struct GatherToArgs {
+  std::int64_t root;
+  ops::GroupArgument group;
+};
+
+/// A collective of which only the kind of its calls is declared.
+const Op& gather_to = register_op<GatherToArgs>({
+    .schema = "test_gather_to(x)",
+    .infer =
+        [](const Call& call, ResultShapes& out) {
+          const std::int64_t ranks = call.args<GatherToArgs>().group.size();
+          out.push_back({{ranks * call.in[0].numel()}, call.in[0].dtype()});
+        },
+    .cpu =
+        [](const Call& call, std::span<Tensor> out) {
+          const auto args = call.args<GatherToArgs>();
+          args.group.communicator()
+              .issue(CallKind::gather, call.in[0].raw_data(), out[0].raw_data(), call.in[0].numel(),
+                     call.in[0].dtype(), ReduceOp::sum, static_cast<int>(args.root))
+              .wait();
+        },
+    .communicates = CallKind::gather,
+    .moves_elements = true,
+});
+
+}  // namespace
+
+TEST_CASE("an operator that declares a kind of call has the bytes of its form") {
+  const Body gathered = [](int, ops::GroupArgument group) {
+    call_one(gather_to, {values({6})}, GatherToArgs{1, group});
+    call_one(gather_to, {values({4}, DType::bf16)}, GatherToArgs{2, group});
+  };
+  for (const std::string& difference : differences("gather", gathered)) {
+    CHECK(difference == "");
+  }
+}
+
+namespace {
+
+/// What the plan of a redistribution says that a rank receives, and what each is seen to.
+struct Priced {
+  std::int64_t said = 0;
+  std::vector<std::int64_t> seen = {};
+};
+
+Priced priced(int count, const std::function<DeviceMesh()>& make_mesh,
+              const std::vector<Placement>& from, const std::vector<Placement>& to,
+              const Dims& shape) {
+  Priced result;
+  result.seen.resize(static_cast<std::size_t>(count));
+  collective::run_threads(count, [&](collective::World& world) {
+    const DeviceMesh mesh = make_mesh();
+    const Layout before = Layout::make(mesh, from);
+    const Layout after = Layout::make(mesh, to);
+    const SpecHandle spec = Spec::make(before, shape, DType::f32);
+    const Tensor x = from_local(values(local_shape(*spec)), before, shape);
+    Seen seen;
+    {
+      const collective::ObserverScope scope(seen);
+      redistribute(x, after);
+    }
+    result.seen[static_cast<std::size_t>(world.rank())] = seen.bytes;
+    if (world.rank() == 0) {
+      for (const Step& step : plan_redistribute(before, after, shape, 4).steps) {
+        result.said += step.bytes;
+      }
+    }
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a redistribution is priced by what the rank that receives most receives") {
+  const std::vector<Placement> placements = {Replicate(), Shard(0), Shard(1), Partial(),
+                                             Partial(ReduceOp::max)};
+  const auto line = [] { return DeviceMesh::make({"a"}, {ranks}); };
+  for (const Placement from : placements) {
+    for (const Placement to : {Replicate(), Shard(0), Shard(1)}) {
+      for (const Dims& shape : {Dims{6, 3}, Dims{7, 5}, Dims{2, 8}}) {
+        const Priced found = priced(ranks, line, {from}, {to}, shape);
+        INFO(to_string(from) << " -> " << to_string(to) << ", " << to_string(shape));
+        CHECK(found.said == std::ranges::max(found.seen));
+      }
+    }
+  }
+  const auto square = [] { return DeviceMesh::make({"a", "b"}, {2, 2}); };
+  const Priced exchanged =
+      priced(4, square, {Shard(0), Shard(1)}, {Shard(1), Shard(0)}, Dims{7, 5});
+  CHECK(exchanged.said == std::ranges::max(exchanged.seen));
+  CHECK(exchanged.said > 0);
 }

@@ -480,7 +480,7 @@ TEST_CASE("the gather of a group is issued before the group ahead of it is used"
         continue;
       }
       if (i.op->issues) {
-        (i.op->communicates == Communicates::all_gather ? gathers : sums).insert(i.in[0]);
+        (i.op->communicates == collective::CallKind::all_gather ? gathers : sums).insert(i.in[0]);
       } else if (i.op->completes) {
         gathers.erase(i.in[0]);
         sums.erase(i.in[0]);

@@ -113,7 +113,7 @@ TEST_CASE("first gathers are under way while later layers are updated") {
       const Instruction& i = all[at];
       for (std::size_t k = 0; i.op != nullptr && k < i.in.size(); ++k) {
         const bool writes = i.writes(k);
-        if (i.op->communicates == Communicates::all_gather && !writes) {
+        if (i.op->communicates == collective::CallKind::all_gather && !writes) {
           gathered.try_emplace(i.in[k], at);
         } else if (i.op->communicates == Communicates::none && writes) {
           updated[i.in[k]] = at;

@@ -9,9 +9,11 @@
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 import tessera.placement;
 
 using namespace tessera;
+using collective::CallKind;
 
 TEST_CASE("plans for ever new shapes do not fill the memory") {
   const DeviceMesh mesh = DeviceMesh::make({"bounded"}, {4});
@@ -41,7 +43,7 @@ TEST_CASE("a plan stays valid for the next 255 plans of its thread") {
     }
     CHECK(plan.shape == shape);
     REQUIRE(plan.steps.size() == 1);
-    CHECK(plan.steps[0].kind == StepKind::all_gather);
+    CHECK(plan.steps[0].kind == CallKind::all_gather);
     CHECK(plan.steps[0].bytes == 4 * (1 + round));
   }
 }

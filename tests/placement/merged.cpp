@@ -12,12 +12,14 @@
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 import tessera.placement;
 
 #include "simulation.hpp"
 
 using namespace tessera;
 using Catch::Contains;
+using collective::CallKind;
 using Axes = InlineVector<int, 4>;
 
 namespace {
@@ -36,7 +38,7 @@ TEST_CASE("steps of one kind over several axes are one collective where that is 
   const Layout sharded = Layout::make(mesh, {Shard(0), Shard(0), Shard(0)}, {2, 0, 1});
 
   const Step& gather = only_step(plan_redistribute(sharded, whole, {24, 5}, 4));
-  CHECK(gather.kind == StepKind::all_gather);
+  CHECK(gather.kind == CallKind::all_gather);
   CHECK(gather.axes == Axes{2, 0, 1});
   CHECK(gather.bytes == 11 * 2 * 5 * 4);  // chunks of 2 rows from 11 others
   CHECK(axis_names(gather) == "c+a+b");
@@ -44,11 +46,11 @@ TEST_CASE("steps of one kind over several axes are one collective where that is 
 
   const Layout terms = Layout::make(mesh, {Partial(), Partial(), Partial()});
   const Step& reduce = only_step(plan_redistribute(terms, whole, {24, 5}, 4));
-  CHECK(reduce.kind == StepKind::all_reduce);
+  CHECK(reduce.kind == CallKind::all_reduce);
   CHECK(reduce.bytes == 2 * 11 * 24 * 5 * 4 / 12);
 
   const Step& scatter = only_step(plan_redistribute(terms, sharded, {24, 5}, 4));
-  CHECK(scatter.kind == StepKind::reduce_scatter);
+  CHECK(scatter.kind == CallKind::reduce_scatter);
   CHECK(scatter.axes == Axes{2, 0, 1});
   CHECK(scatter.bytes == 11 * 2 * 5 * 4);
 
@@ -73,14 +75,14 @@ TEST_CASE("another shard order is one exchange of what each rank lacks") {
   const Layout from = Layout::make(mesh, shards);
   const Layout to = Layout::make(mesh, shards, std::vector<int>{1, 0});
   const Step& step = only_step(plan_redistribute(from, to, {8, 1024}, 4));
-  CHECK(step.kind == StepKind::exchange);
+  CHECK(step.kind.is_exchange());
   CHECK(step.bytes == 2 * 1024 * 4);  // ranks 1 and 2 change places, 0 and 3 keep theirs
   CHECK_THAT(explain(from, to, {8, 1024}, 4), Contains("exchange on axes 'shard+tensor': 8.0 KiB"));
   // A transposed grid moves half of each part at most, not the whole tensor.
   const Layout across = Layout::make(mesh, {Shard(0), Shard(1)});
   const Layout back = Layout::make(mesh, {Shard(1), Shard(0)});
   const Plan& grid = plan_redistribute(across, back, {512, 512}, 4);
-  CHECK(only_step(grid).kind == StepKind::exchange);
+  CHECK(only_step(grid).kind.is_exchange());
   CHECK(only_step(grid).bytes == 256 * 256 * 4);
 }
 

@@ -11,12 +11,14 @@
 
 import tessera.base;
 import tessera.mesh;
+import tessera.calls;
 import tessera.placement;
 
 #include "simulation.hpp"
 
 using namespace tessera;
 using Catch::Contains;
+using collective::CallKind;
 using simulation::all_layouts;
 using simulation::Array;
 using simulation::layout_of;
@@ -145,19 +147,19 @@ TEST_CASE("a norm's Partial becomes a value by one reduction of f64, and no valu
   const DeviceMesh mesh = DeviceMesh::make({"a", "b"}, {3, 2});
   const Layout norms = Layout::make(mesh, {NormPartial(2), Replicate()});
   const Plan& whole = plan_redistribute(norms, Layout::replicated(mesh), {6}, 4);
-  REQUIRE(kinds_of(whole) == Kinds{StepKind::all_reduce});
+  REQUIRE(kinds_of(whole) == Kinds{CallKind::all_reduce});
   CHECK(whole.steps[0].bytes == 2 * 2 * 6 * 8 / 3);
   CHECK(norm_order(whole.steps[0]) == 2);
   CHECK_THAT(explain(whole), Contains("Partial(norm(2)) -> Replicate"));
   const Plan& cut = plan_redistribute(norms, Layout::make(mesh, {Shard(0), Replicate()}), {6}, 4);
-  CHECK(kinds_of(cut) == Kinds{StepKind::reduce_scatter});
+  CHECK(kinds_of(cut) == Kinds{CallKind::reduce_scatter});
   // One reduction over both axes; another order's would have to come after it.
   const Layout both = Layout::make(mesh, {NormPartial(2), NormPartial(2)});
   CHECK(kinds_of(plan_redistribute(both, Layout::replicated(mesh), {6}, 4)) ==
-        Kinds{StepKind::all_reduce});
+        Kinds{CallKind::all_reduce});
   const Layout mixed = Layout::make(mesh, {NormPartial(2), NormPartial(3)});
   const Plan& one_by_one = plan_redistribute(mixed, Layout::replicated(mesh), {6}, 4);
-  REQUIRE(kinds_of(one_by_one) == Kinds{StepKind::all_reduce, StepKind::all_reduce});
+  REQUIRE(kinds_of(one_by_one) == Kinds{CallKind::all_reduce, CallKind::all_reduce});
   CHECK(one_by_one.steps[0].axes == Axes{0});
   CHECK(plan_redistribute(norms, norms, {6}, 4).steps.empty());
   for (const Layout& from : {Layout::replicated(mesh), mixed}) {
@@ -204,18 +206,18 @@ TEST_CASE("one change of one axis takes the one step that it needs") {
     StepKind kind;
   };
   const std::vector<Case> cases = {
-      {Replicate(), Shard(0), StepKind::slice},
-      {Shard(0), Replicate(), StepKind::all_gather},
-      {Partial(), Replicate(), StepKind::all_reduce},
-      {Partial(), Shard(1), StepKind::reduce_scatter},
-      {Partial(ReduceOp::avg), Shard(0), StepKind::reduce_scatter},
-      {Shard(0), Shard(1), StepKind::all_to_all},
-      {Shard(1), Shard(0), StepKind::all_to_all},
-      {Replicate(), Partial(), StepKind::keep_first},
-      {Replicate(), Partial(ReduceOp::product), StepKind::keep_first},
-      {Replicate(), Partial(ReduceOp::max), StepKind::relabel},
-      {Replicate(), Partial(ReduceOp::avg), StepKind::relabel},
-      {Shard(0), Partial(), StepKind::pad},
+      {Replicate(), Shard(0), LocalStep::slice},
+      {Shard(0), Replicate(), CallKind::all_gather},
+      {Partial(), Replicate(), CallKind::all_reduce},
+      {Partial(), Shard(1), CallKind::reduce_scatter},
+      {Partial(ReduceOp::avg), Shard(0), CallKind::reduce_scatter},
+      {Shard(0), Shard(1), CallKind::all_to_all},
+      {Shard(1), Shard(0), CallKind::all_to_all},
+      {Replicate(), Partial(), LocalStep::keep_first},
+      {Replicate(), Partial(ReduceOp::product), LocalStep::keep_first},
+      {Replicate(), Partial(ReduceOp::max), LocalStep::relabel},
+      {Replicate(), Partial(ReduceOp::avg), LocalStep::relabel},
+      {Shard(0), Partial(), LocalStep::pad},
   };
   for (const Dims& shape : {Dims{6, 6, 2}, Dims{512, 1024, 64}, Dims{1, 2, 3}}) {
     for (const Case& c : cases) {
@@ -243,7 +245,7 @@ TEST_CASE("one change of one axis takes the one step that it needs") {
   const Layout sum = Layout::make(mesh, {Partial(), Replicate()});
   const Plan& through = plan_redistribute(max, sum, {6, 6}, 4);
   REQUIRE(through.steps.size() == 2);
-  CHECK(through.steps[1].kind != StepKind::relabel);
+  CHECK(through.steps[1].kind != LocalStep::relabel);
   CHECK(plan_redistribute(max, max, {6, 6}, 4).steps.empty());
 }
 
@@ -265,7 +267,7 @@ TEST_CASE("what slices alone can do never communicates") {
     }
     for (const Layout& to : reached) {
       for (const Step& step : plan_redistribute(from, to, {700, 500}, 4).steps) {
-        CHECK(step.kind == StepKind::slice);
+        CHECK(step.kind == LocalStep::slice);
       }
     }
   }
@@ -280,22 +282,22 @@ TEST_CASE("nested shards are undone from the innermost") {
 
   // Unsharding a parameter of FSDP over tensor parallel gathers along the shard axis alone.
   const Plan& unshard = plan_redistribute(outer_tensor, column, {8, 8}, 4);
-  REQUIRE(kinds_of(unshard) == Kinds{StepKind::all_gather});
+  REQUIRE(kinds_of(unshard) == Kinds{CallKind::all_gather});
   CHECK(unshard.steps[0].axes[0] == 0);
   // Its gradient goes back by one reduce-scatter.
   const Layout gradient = Layout::make(mesh, {Partial(), Shard(0)});
   CHECK(kinds_of(plan_redistribute(gradient, outer_tensor, {8, 8}, 4)) ==
-        Kinds{StepKind::reduce_scatter});
+        Kinds{CallKind::reduce_scatter});
 
   // Both at once where the cuts are even, the outermost first; one after another where they are
   // not.
   const Plan& whole = plan_redistribute(outer_tensor, Layout::replicated(mesh), {8, 8}, 4);
-  REQUIRE(kinds_of(whole) == Kinds{StepKind::all_gather});
+  REQUIRE(kinds_of(whole) == Kinds{CallKind::all_gather});
   CHECK(whole.steps[0].axes == Axes{1, 0});
   const Plan& other = plan_redistribute(outer_shard, Layout::replicated(mesh), {8, 8}, 4);
   CHECK(other.steps[0].axes == Axes{0, 1});
   const Plan& uneven = plan_redistribute(outer_tensor, Layout::replicated(mesh), {7, 1 << 20}, 4);
-  REQUIRE(kinds_of(uneven) == Kinds{StepKind::all_gather, StepKind::all_gather});
+  REQUIRE(kinds_of(uneven) == Kinds{CallKind::all_gather, CallKind::all_gather});
   CHECK(uneven.steps[0].axes == Axes{0});
   CHECK(uneven.steps[1].axes == Axes{1});
 
@@ -304,7 +306,7 @@ TEST_CASE("nested shards are undone from the innermost") {
   const Plan& reduce =
       plan_redistribute(Layout::make(hybrid, {Partial(), Partial()}),
                         Layout::make(hybrid, {Replicate(), Shard(0)}), {4096, 1024}, 4);
-  CHECK(kinds_of(reduce) == Kinds{StepKind::reduce_scatter, StepKind::all_reduce});
+  CHECK(kinds_of(reduce) == Kinds{CallKind::reduce_scatter, CallKind::all_reduce});
 }
 
 TEST_CASE("different reductions keep their order") {

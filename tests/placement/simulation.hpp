@@ -15,10 +15,11 @@ namespace simulation {
 using tessera::DeviceMesh;
 using tessera::Dims;
 using tessera::Layout;
+using tessera::LocalStep;
 using tessera::Placement;
 using tessera::ReduceOp;
 using tessera::Step;
-using tessera::StepKind;
+using tessera::collective::CallKind;
 
 struct Array {
   Dims shape;
@@ -129,44 +130,40 @@ inline Array reduce(const std::vector<Array>& terms, ReduceOp op, double order =
 inline Array after_step(const Step& step, const std::vector<Array>& held, std::size_t c) {
   const auto shards = static_cast<std::int64_t>(held.size());
   const auto own = static_cast<std::int64_t>(c);
-  Array result = held[c];
-  switch (step.kind) {
-    case StepKind::slice:
-      return chunk(held[c], step.to_dim, shards, own);
-    case StepKind::all_gather:
-      return join(held, step.from_dim);
-    case StepKind::all_reduce:
-      return reduce(held, step.op, norm_order(step));
-    case StepKind::reduce_scatter:
-      return chunk(reduce(held, step.op, norm_order(step)), step.to_dim, shards, own);
-    case StepKind::all_to_all: {
-      std::vector<Array> received;
-      received.reserve(held.size());
-      for (const Array& other : held) {
-        received.push_back(chunk(other, step.to_dim, shards, own));
-      }
-      return join(received, step.from_dim);
-    }
-    case StepKind::keep_first:
-      if (c != 0) {
-        std::fill(result.values.begin(), result.values.end(),
-                  step.op == ReduceOp::product ? 1.0 : 0.0);
-      }
-      return result;
-    case StepKind::relabel:
-    case StepKind::exchange:  // see exchange()
-      return result;
-    case StepKind::pad: {
-      std::vector<Array> zeros = held;
-      for (std::size_t other = 0; other < held.size(); ++other) {
-        if (other != c) {
-          std::fill(zeros[other].values.begin(), zeros[other].values.end(), 0.0);
-        }
-      }
-      return join(zeros, step.from_dim);
-    }
+  if (step.kind == LocalStep::slice) {
+    return chunk(held[c], step.to_dim, shards, own);
   }
-  return result;
+  if (step.kind == CallKind::all_gather) {
+    return join(held, step.from_dim);
+  }
+  if (step.kind == CallKind::all_reduce) {
+    return reduce(held, step.op, norm_order(step));
+  }
+  if (step.kind == CallKind::reduce_scatter) {
+    return chunk(reduce(held, step.op, norm_order(step)), step.to_dim, shards, own);
+  }
+  if (step.kind == CallKind::all_to_all) {
+    std::vector<Array> received;
+    received.reserve(held.size());
+    for (const Array& other : held) {
+      received.push_back(chunk(other, step.to_dim, shards, own));
+    }
+    return join(received, step.from_dim);
+  }
+  Array result = held[c];
+  if (step.kind == LocalStep::keep_first && c != 0) {
+    std::fill(result.values.begin(), result.values.end(), step.op == ReduceOp::product ? 1.0 : 0.0);
+  }
+  if (step.kind == LocalStep::pad) {
+    std::vector<Array> zeros = held;
+    for (std::size_t other = 0; other < held.size(); ++other) {
+      if (other != c) {
+        std::fill(zeros[other].values.begin(), zeros[other].values.end(), 0.0);
+      }
+    }
+    return join(zeros, step.from_dim);
+  }
+  return result;  // relabelled; see exchange() for that
 }
 
 /// What a rank of a group holds after an exchange: each element from a member that had it.
@@ -203,9 +200,9 @@ inline std::vector<Array> execute(const Step& step, const DeviceMesh& mesh,
     }
     const auto own =
         static_cast<std::size_t>(std::find(group.begin(), group.end(), rank) - group.begin());
-    after.push_back(step.kind == StepKind::exchange ? exchange(step, shape, group, held, rank)
-                                                    : after_step(step, held, own));
-    if (step.kind == StepKind::keep_first && step.op == ReduceOp::product && own != 0) {
+    after.push_back(step.kind.is_exchange() ? exchange(step, shape, group, held, rank)
+                                            : after_step(step, held, own));
+    if (step.kind == LocalStep::keep_first && step.op == ReduceOp::product && own != 0) {
       // Terms of sums and norms that are formed before: one rank's is 1, the others' are 0.
       for (int axis = 0; axis < step.axes[0]; ++axis) {
         const Placement other = step.before.placement(axis);
@@ -236,7 +233,7 @@ inline std::vector<Array> reduce_partials(const Layout& layout, std::vector<Arra
   for (int axis = 0; axis < layout.ndim(); ++axis) {
     if (layout.placement(axis).is_partial()) {
       Step step;
-      step.kind = StepKind::all_reduce;
+      step.kind = CallKind::all_reduce;
       step.axes = {axis};
       step.op = layout.placement(axis).reduce_op();
       step.before = layout;

@@ -1,6 +1,5 @@
 module;
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,17 +9,14 @@ module tessera.app.plan;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.collective;
 import tessera.program;
 
 namespace tessera::app {
 namespace {
 
-/// Where the ranks of a group are.
-struct GroupSpread {
-  int ranks = 0;
-  int machines = 0;
-  int together = 0;  // on one machine, at the most
-};
+using collective::CallKind;
+using collective::GroupSpread;
 
 GroupSpread spread_of(const CallGroup& group, int ranks_of_machine) {
   std::map<int, int> on_machine;
@@ -33,30 +29,26 @@ GroupSpread spread_of(const CallGroup& group, int ranks_of_machine) {
   return spread;
 }
 
-/// Rounds in which everybody knows of everybody.
-double rounds(int members) {
-  return members < 2 ? 0 : static_cast<double>(std::bit_width(static_cast<unsigned>(members - 1)));
-}
-
-/// The share of what a rank receives that comes from other machines.
-double share_between(const GroupSpread& spread, Communicates kind) {
-  const double others = spread.ranks - 1;
-  return kind == Communicates::all_to_all ? (spread.ranks - spread.together) / others
-                                          : (spread.machines - 1) / others;
-}
-
-double seconds_of(std::int64_t received_bytes, Communicates kind, const GroupSpread& spread,
+double seconds_of(std::int64_t received_bytes, CallKind kind, const GroupSpread& spread,
                   const Hardware& hardware) {
   const auto received = static_cast<double>(received_bytes);
-  const double between = received * share_between(spread, kind);
-  const double latency = rounds(spread.together) * hardware.inside.latency +
-                         rounds(spread.machines) * hardware.between.latency;
-  const bool adds = kind == Communicates::all_reduce || kind == Communicates::reduce_scatter;
+  const double between = received * collective::share_between(kind, spread);
+  const double latency = collective::rounds_of(spread.together) * hardware.inside.latency +
+                         collective::rounds_of(spread.machines) * hardware.between.latency;
+  const bool adds = collective::form_of(kind).combine == collective::Combine::reduce;
   const auto rate = [&](const HardwareLink& link) {
     return adds && link.sums > 0 ? link.sums : link.bandwidth;
   };
   return latency +
          std::max((received - between) / rate(hardware.inside), between / rate(hardware.between));
+}
+
+double seconds_of(const Program& program, const Instruction& collective, const GroupSpread& spread,
+                  const Hardware& hardware) {
+  // An operator that does not say what it calls sends what its results hold, to all alike.
+  return seconds_of(graph::received_bytes(program, collective),
+                    collective.op->communicates.call().value_or(CallKind::broadcast), spread,
+                    hardware);
 }
 
 double length_of(const std::vector<StepSpan>& spans) {
@@ -119,8 +111,7 @@ class Clocks {
     if (spread == spreads_.end()) {
       spread = spreads_.emplace(group, spread_of(*group, hardware_.ranks)).first;
     }
-    return seconds_of(graph::received_bytes(program_, collective), collective.op->communicates,
-                      spread->second, hardware_);
+    return seconds_of(program_, collective, spread->second, hardware_);
   }
 
   void start(PlaceIndex place, double seconds) {
@@ -151,8 +142,7 @@ double collective_seconds(const Program& program, const Instruction& collective,
   const CallGroup* const group = graph::group_of(collective);
   return group == nullptr || group->is_alone()
              ? 0
-             : seconds_of(graph::received_bytes(program, collective), collective.op->communicates,
-                          spread_of(*group, hardware.ranks), hardware);
+             : seconds_of(program, collective, spread_of(*group, hardware.ranks), hardware);
 }
 
 SimulatedStep simulate_step(const Program& program, const ByPlace<double>& kernels,

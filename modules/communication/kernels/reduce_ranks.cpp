@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <tessera/element_types.hpp>
 #include <type_traits>
 #include <vector>
 
@@ -42,10 +43,18 @@ template <>
 struct Compute<Boolean> {
   using Type = std::uint8_t;
 };
-// Unsigned, so that sums and products wrap instead of being undefined.
+// Unsigned and at least as wide as int, so that sums and products wrap instead of being undefined.
 template <class C>
-using Wrapping = typename std::conditional_t<std::is_integral_v<C>, std::make_unsigned<C>,
-                                             std::type_identity<C>>::type;
+struct WrappingOf {
+  using Type = C;
+};
+template <class C>
+  requires(std::is_integral_v<C>)
+struct WrappingOf<C> {
+  using Type = decltype(std::make_unsigned_t<C>() + 0U);
+};
+template <class C>
+using Wrapping = typename WrappingOf<C>::Type;
 
 template <class T>
 TESSERA_INLINE typename Compute<T>::Type load(T x) {
@@ -225,34 +234,47 @@ TESSERA_INLINE void by_mode(const ReduceRanks& args) {
   args.accumulate ? by_operation<T, D, true>(args) : by_operation<T, D, false>(args);
 }
 
-TESSERA_INLINE void by_type(const ReduceRanks& args) {
-  switch (args.type) {
-    case DType::f32:
-      return by_mode<float, float>(args);
-    case DType::f64:
-      return by_mode<double, double>(args);
-    case DType::bf16:
-      return args.destination_f32 ? by_mode<Bf16, float>(args) : by_mode<Bf16, Bf16>(args);
-    case DType::f16:
-      return args.destination_f32 ? by_mode<_Float16, float>(args)
-                                  : by_mode<_Float16, _Float16>(args);
-    case DType::i64:
-      return by_mode<std::int64_t, std::int64_t>(args);
-    case DType::i32:
-      return by_mode<std::int32_t, std::int32_t>(args);
-    case DType::u8:
-      return by_mode<std::uint8_t, std::uint8_t>(args);
-    case DType::boolean:
-      return by_mode<Boolean, Boolean>(args);
-    default:
-      return;  // only stored: the communicator refuses to reduce them
+/// The elements of T as they are loaded here.
+template <class T>
+struct Loaded {
+  using Type = T;
+};
+template <>
+struct Loaded<BFloat16> {
+  using Type = Bf16;
+};
+template <>
+struct Loaded<Half> {
+  using Type = _Float16;
+};
+template <>
+struct Loaded<bool> {
+  using Type = Boolean;
+};
+
+template <class T>
+TESSERA_INLINE void by_destination(const ReduceRanks& args) {
+  if constexpr (std::is_same_v<typename Compute<T>::Type, float>) {
+    if (args.destination_f32) {
+      return by_mode<T, float>(args);
+    }
   }
+  by_mode<T, T>(args);
+}
+
+/// Types that are only stored are not among these: the communicator refuses to reduce them.
+template <class... T>
+TESSERA_INLINE void by_type(const ReduceRanks& args, Types<T...> /*all*/) {
+  static_cast<void>((
+      (args.type == dtype_of<T> && (by_destination<typename Loaded<T>::Type>(args), true)) || ...));
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,f16c"))) void reduce_avx2(const ReduceRanks& args) { by_type(args); }
+__attribute__((target("avx2,f16c"))) void reduce_avx2(const ReduceRanks& args) {
+  by_type(args, AllTypes{});
+}
 #endif
-void reduce_portable(const ReduceRanks& args) { by_type(args); }
+void reduce_portable(const ReduceRanks& args) { by_type(args, AllTypes{}); }
 
 }  // namespace
 

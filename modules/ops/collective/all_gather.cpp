@@ -23,6 +23,7 @@ struct AllGatherArgs {
   GroupArgument group;
 };
 
+using collective::CallKind;
 using collective::Segment;
 using collective::Work;
 
@@ -83,7 +84,7 @@ const Op& all_gather_op = register_op<AllGatherArgs>({
     .infer = all_gather_infer,
     .cpu = all_gather_cpu,
     .any_device = in_stream<AllGatherArgs>,
-    .communicates = Communicates::all_gather,
+    .communicates = CallKind::all_gather,
     .moves_elements = true,
     .about = "The whole tensor on every rank of the group, from shards along a dim; local tensors.",
 });
@@ -93,7 +94,7 @@ const Op& all_gather_async_op = register_op<AllGatherArgs>({
     .infer = all_gather_infer,
     .cpu = issued_on_host<AllGatherArgs, start_all_gather>,
     .any_device = issued_in_stream<AllGatherArgs>,
-    .communicates = Communicates::all_gather,
+    .communicates = CallKind::all_gather,
     .issues = true,
     .moves_elements = true,
     .about = "Issues an all_gather; wait() completes its result; local tensors.",

@@ -17,6 +17,7 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+using collective::CallKind;
 using collective::Segment;
 
 struct AllReduceArgs {
@@ -63,7 +64,7 @@ const Op& all_reduce_op = register_op<AllReduceArgs>({
     .infer = same_infer,
     .cpu = all_reduce_cpu,
     .any_device = in_stream<AllReduceArgs>,
-    .communicates = Communicates::all_reduce,
+    .communicates = CallKind::all_reduce,
     .about = "The reduction over the ranks of the group, on every rank; local tensors.",
 });
 
@@ -72,7 +73,7 @@ const Op& all_reduce_async_op = register_op<AllReduceArgs>({
     .infer = same_infer,
     .cpu = issued_on_host<AllReduceArgs, start_all_reduce>,
     .any_device = issued_in_stream<AllReduceArgs>,
-    .communicates = Communicates::all_reduce,
+    .communicates = CallKind::all_reduce,
     .issues = true,
     .about = "Issues an all_reduce; wait() completes its result; local tensors.",
 });
@@ -82,7 +83,7 @@ const Op& all_reduce_in_place_op = register_op<AllReduceArgs>({
     .cpu = all_reduce_in_place_cpu,
     .any_device = in_stream<AllReduceArgs>,
     .in_place = true,
-    .communicates = Communicates::all_reduce,
+    .communicates = CallKind::all_reduce,
     .about = "Writes the reduction over the ranks of the group into x; local tensors.",
 });
 
@@ -97,7 +98,7 @@ std::unique_ptr<IssuedCollective> start_coalesced(const Call& call, const Tensor
   const auto [op, group, identity, step] = call.args<CoalescedArgs>();
   std::vector<Segment> segments;
   std::vector<Tensor> kept;
-  segments.reserve(call.in.size() + 1);
+  segments.reserve(call.in.size());
   for (const Tensor& x : call.in) {
     if (!x.is_contiguous() || x.dtype() != call.in[0].dtype()) {
       refuse(call, {.wrong = "the tensors are not contiguous tensors of one type"});
@@ -109,12 +110,12 @@ std::unique_ptr<IssuedCollective> start_coalesced(const Call& call, const Tensor
     }
   }
   bump_further_versions(call.in);
-  segments.push_back(named(static_cast<std::int64_t>(
-      hash_combine(static_cast<std::uint64_t>(identity), static_cast<std::uint64_t>(step.value)))));
   check_given(group);
+  const collective::Moved moved{static_cast<std::int64_t>(
+      hash_combine(static_cast<std::uint64_t>(identity), static_cast<std::uint64_t>(step.value)))};
   return std::make_unique<IssuedCollective>(
-      group.whole().communicator().all_reduce_async(segments, first.dtype(),
-                                                    {.reduce = op, .terms = group.group->terms}),
+      group.whole().communicator().all_reduce_async(
+          segments, first.dtype(), {.reduce = op, .terms = group.group->terms, .moved = moved}),
       std::move(kept));
 }
 
@@ -123,7 +124,7 @@ const Op& coalesced_op = register_op<CoalescedArgs>({
     .cpu = issued_on_host<CoalescedArgs, start_coalesced>,
     .any_device = issued_in_stream<CoalescedArgs>,
     .in_place = true,
-    .communicates = Communicates::all_reduce,
+    .communicates = CallKind::all_reduce,
     .issues = true,
     .about = "Issues the reduction of many tensors over the ranks, each in place; "
              "wait(tensors[0]) completes them; local tensors.",

@@ -29,6 +29,7 @@ struct AllToAllArgs {
   GroupArgument group;
 };
 
+using collective::CallKind;
 using collective::Work;
 
 void all_to_all_infer(const Call& call, ResultShapes& out) {
@@ -93,6 +94,18 @@ std::unique_ptr<IssuedCollective> start_all_to_all(const Call& call, const Tenso
       });
 }
 
+/// The box of each rank's part of `from_dim`.
+std::int64_t all_to_all_received(const CollectiveContext& context) {
+  const ResultShape& x = context.made[0];
+  const auto from = static_cast<int>(context.args<AllToAllArgs>().from_dim);
+  std::vector<std::int64_t> counts;
+  for (int member = 0; member < context.size(); ++member) {
+    const ShardRange part = chunk_of({0, x.shape[from]}, context.size(), member);
+    counts.push_back(with_extent(x.shape, from, part.length).product());
+  }
+  return collective::received_bytes(x.dtype, counts, context.rank);
+}
+
 void all_to_all_cpu(const Call& call, std::span<Tensor> out) {
   start_all_to_all(call, out[0])->complete(out[0]);
 }
@@ -102,7 +115,8 @@ const Op& all_to_all_op = register_op<AllToAllArgs>({
     .infer = all_to_all_infer,
     .cpu = all_to_all_cpu,
     .any_device = in_stream<AllToAllArgs>,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::all_to_all,
+    .received = all_to_all_received,
     .moves_elements = true,
     .about = "Shards along one dim are exchanged for shards along another dim; local tensors.",
 });
@@ -112,7 +126,8 @@ const Op& all_to_all_async_op = register_op<AllToAllArgs>({
     .infer = all_to_all_infer,
     .cpu = issued_on_host<AllToAllArgs, start_all_to_all>,
     .any_device = issued_in_stream<AllToAllArgs>,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::all_to_all,
+    .received = all_to_all_received,
     .issues = true,
     .moves_elements = true,
     .about = "Issues an all_to_all; wait() completes its result; local tensors.",

@@ -3,6 +3,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,6 +22,8 @@ import :group_call;
 
 namespace tessera::ops {
 namespace {
+
+using collective::CallKind;
 
 struct AllToAllRowsArgs {
   std::int64_t rows;  // of the result
@@ -169,6 +172,15 @@ std::unique_ptr<IssuedCollective> start(const Call& call, const Tensor& out) {
       });
 }
 
+/// How many rows travel is in tensors. Experts that have equally many get as many as they send: as
+/// many as the side has whose rows are all in use.
+std::int64_t rows_received(const CollectiveContext& context) {
+  const ResultShape& result = context.made[0];
+  const std::int64_t elements = std::min(result.shape.product(), context.read[0].shape.product());
+  return collective::received_bytes(result.dtype, collective::even_counts(elements, context.size()),
+                                    context.rank);
+}
+
 void cpu(const Call& call, std::span<Tensor> out) { start(call, out[0])->complete(out[0]); }
 
 void backward(const BackwardContext& context, std::span<const Tensor> grads, std::span<Tensor> out);
@@ -180,7 +192,8 @@ const Op& all_to_all_rows_op = register_op<AllToAllRowsArgs>({
     .any_device = in_stream<AllToAllRowsArgs>,
     .backward = backward,
     .saves_inputs = 0b110,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::all_to_all,
+    .received = rows_received,
     .moves_elements = true,
     .about = "Rows of groups to the ranks that own the groups, or back, by counts; local tensors.",
 });
@@ -190,7 +203,8 @@ const Op& all_to_all_rows_async_op = register_op<AllToAllRowsArgs>({
     .infer = infer,
     .cpu = issued_on_host<AllToAllRowsArgs, start>,
     .any_device = issued_in_stream<AllToAllRowsArgs>,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::all_to_all,
+    .received = rows_received,
     .issues = true,
     .moves_elements = true,
     .about = "Issues an all_to_all_rows; wait() completes its result; local tensors.",

@@ -14,6 +14,8 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+using collective::CallKind;
+
 struct BroadcastArgs {
   std::int64_t root;
   GroupArgument group;
@@ -46,7 +48,7 @@ const Op& broadcast_op = register_op<BroadcastArgs>({
     .infer = same_infer,
     .cpu = broadcast_cpu,
     .any_device = in_stream<BroadcastArgs>,
-    .communicates = Communicates::broadcast,
+    .communicates = CallKind::broadcast,
     .moves_elements = true,
     .about = "The root's x on every rank of the group; local tensors.",
 });

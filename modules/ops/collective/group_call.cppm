@@ -10,11 +10,6 @@ import :kernel_call;
 // Shared parts of the collectives of local tensors.
 namespace tessera::ops {
 
-/// The segment that names what a call moves: only its extent takes part in the comparison of calls.
-inline collective::Segment named(std::int64_t identity) {
-  return {nullptr, nullptr, 1 + (identity & 0x7fffffff), 0};
-}
-
 /// Moves the versions that the dispatcher leaves to an operator that writes lists: those of all of
 /// a list but its first tensor.
 inline void bump_further_versions(std::span<const Tensor> written) {

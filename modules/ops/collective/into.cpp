@@ -23,6 +23,7 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+using collective::CallKind;
 using collective::ReduceSegmentsOptions;
 using collective::Segment;
 
@@ -51,7 +52,7 @@ void check_pair(const Call& call, const Tensor& whole, const Tensor& shard,
   if (whole.dims() > 0) {
     expected[0] = part_of(expected[0], group, group.rank()).length;
   }
-  const bool reduces = call.op.communicates == Communicates::reduce_scatter;
+  const bool reduces = call.op.communicates == CallKind::reduce_scatter;
   const Tensor& first = call.in.front();
   const Tensor& second = call.in[call.in.size() / 2];
   const bool types_fit = reduces
@@ -90,7 +91,7 @@ std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const 
   const std::span shards = call.in.subspan(wholes.size());
   check_one_memory(call, wholes);
   std::vector<Segment> segments;
-  segments.reserve(wholes.size() + 1);
+  segments.reserve(wholes.size());
   const bool one_type = std::ranges::all_of(
       wholes, [&](const Tensor& whole) { return whole.dtype() == wholes[0].dtype(); });
   for (std::size_t i = 0; i < wholes.size(); ++i) {
@@ -99,10 +100,10 @@ std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const 
     segments.push_back({shards[i].numel() > 0 ? data_of(shards[i]) : nullptr, data_of(wholes[i]),
                         chunk_of_whole(wholes[i], group) * unit, wholes[i].numel() * unit});
   }
-  segments.push_back(named(identity));
   collective::Communicator& communicator = group.communicator();
   return std::make_unique<IssuedCollective>(
-      communicator.all_gather_async(segments, one_type ? wholes[0].dtype() : DType::u8),
+      communicator.all_gather_async(segments, one_type ? wholes[0].dtype() : DType::u8,
+                                    collective::Moved{identity}),
       std::vector<Tensor>(), CallSources({shards.begin(), shards.end()}, communicator));
 }
 
@@ -112,7 +113,7 @@ const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
     .any_device = issued_in_stream<AllGatherIntoArgs, WriteAccess::only>,
     .in_place = true,
     .keeps_versions = true,
-    .communicates = Communicates::all_gather,
+    .communicates = CallKind::all_gather,
     .issues = true,
     .moves_elements = true,
     .about = "Issues the gather of whole tensors of one memory from the ranks' shards of dim 0; "
@@ -125,7 +126,7 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, co
   const std::span wholes = call.in.subspan(shards.size());
   std::vector<Segment> segments;
   std::vector<Tensor> kept;
-  segments.reserve(wholes.size() + 1);
+  segments.reserve(wholes.size());
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     check_pair(call, wholes[i], shards[i], group);
     segments.push_back({data_of(wholes[i]), data_of(shards[i]), chunk_of_whole(wholes[i], group),
@@ -134,12 +135,12 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, co
       kept.push_back(shards[i]);
     }
   }
-  segments.push_back(named(identity));
   bump_further_versions(shards);
   ReduceSegmentsOptions options;
   options.reduce = op;
   options.destination_f32 = keeps_sums(wholes[0], shards[0]);
   options.terms = group.group->terms;
+  options.moved = collective::Moved{identity};
   collective::Communicator& communicator = group.whole().communicator();
   return std::make_unique<IssuedCollective>(
       communicator.reduce_scatter_async(segments, wholes[0].dtype(), options), std::move(kept),
@@ -151,7 +152,7 @@ const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
     .cpu = issued_on_host<ReduceScatterIntoArgs, start_reduce_scatter_into>,
     .any_device = issued_in_stream<ReduceScatterIntoArgs, WriteAccess::only>,
     .in_place = true,
-    .communicates = Communicates::reduce_scatter,
+    .communicates = CallKind::reduce_scatter,
     .issues = true,
     .about = "Issues the reduction of whole tensors into this rank's shards of dim 0; "
              "wait(shards[0]) completes them; local tensors.",

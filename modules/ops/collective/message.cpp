@@ -15,6 +15,8 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+using collective::CallKind;
+
 struct MessageArgs {
   std::int64_t peer;
   std::int64_t tag;
@@ -66,7 +68,7 @@ const Op& send_op = register_op<MessageArgs>({
     .infer = send_infer,
     .cpu = send_cpu,
     .any_device = on_device<WriteAccess::and_read>,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::send,
     .moves_elements = true,
     .about = "Sends x to a rank of the group, which receives it with the same tag; does not wait "
              "for it; local tensors.",
@@ -77,7 +79,7 @@ const Op& receive_op = register_op<MessageArgs>({
     .cpu = receive_cpu,
     .any_device = on_device<WriteAccess::only>,
     .in_place = true,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::receive,
     .moves_elements = true,
     .about = "Fills x with what a rank of the group has sent with this tag; local tensors.",
 });

@@ -21,6 +21,7 @@ struct ReduceScatterArgs {
   GroupArgument group;
 };
 
+using collective::CallKind;
 using collective::ReduceSegmentsOptions;
 using collective::Segment;
 
@@ -76,7 +77,7 @@ const Op& reduce_scatter_op = register_op<ReduceScatterArgs>({
     .infer = reduce_scatter_infer,
     .cpu = reduce_scatter_cpu,
     .any_device = in_stream<ReduceScatterArgs>,
-    .communicates = Communicates::reduce_scatter,
+    .communicates = CallKind::reduce_scatter,
     .about = "Each rank's shard along a dim of the reduction over the ranks; local tensors.",
 });
 
@@ -85,7 +86,7 @@ const Op& reduce_scatter_async_op = register_op<ReduceScatterArgs>({
     .infer = reduce_scatter_infer,
     .cpu = issued_on_host<ReduceScatterArgs, start_reduce_scatter>,
     .any_device = issued_in_stream<ReduceScatterArgs>,
-    .communicates = Communicates::reduce_scatter,
+    .communicates = CallKind::reduce_scatter,
     .issues = true,
     .about = "Issues a reduce_scatter; wait() completes its result; local tensors.",
 });

@@ -16,6 +16,8 @@ import :group_call;
 namespace tessera::ops {
 namespace {
 
+using collective::CallKind;
+
 struct ShiftArgs {
   std::int64_t by;
   GroupArgument group;
@@ -55,7 +57,7 @@ const Op& shift_op = register_op<ShiftArgs>({
     .cpu = cpu,
     .any_device = in_stream<ShiftArgs>,
     .backward = backward,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::shift,
     .moves_elements = true,
     .about =
         "The x of the rank that is by places before, around the ring of the group; local tensors.",
@@ -66,7 +68,7 @@ const Op& shift_async_op = register_op<ShiftArgs>({
     .infer = infer,
     .cpu = issued_on_host<ShiftArgs, start_shift>,
     .any_device = issued_in_stream<ShiftArgs>,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::shift,
     .issues = true,
     .moves_elements = true,
     .about = "Issues a shift; wait() completes its result; local tensors.",
@@ -88,17 +90,26 @@ void mirror_infer(const Call& call, ResultShapes& out) {
   out.push_back({call.in[0].shape(), call.in[0].dtype()});
 }
 
+/// The member whose x this rank gets.
+std::size_t mirrored(std::int64_t by, std::int64_t rank, std::int64_t ranks) {
+  return static_cast<std::size_t>((ranks - 1 + by % ranks - rank + 2 * ranks) % ranks);
+}
+
+std::int64_t mirror_received(const CollectiveContext& context) {
+  const ResultShape& x = context.made[0];
+  std::vector<std::int64_t> counts(context.ranks.size());
+  counts[mirrored(context.args<MirrorArgs>().by, context.rank, context.size())] = x.shape.product();
+  return collective::received_bytes(x.dtype, counts, context.rank);
+}
+
 std::unique_ptr<IssuedCollective> start_mirror(const Call& call, const Tensor& out) {
   const auto args = call.args<MirrorArgs>();
   const Tensor x = contiguous_operand(call.in[0]);
   if (x.numel() == 0) {
     return std::make_unique<IssuedCollective>();
   }
-  const std::int64_t ranks = args.group.size();
-  // Between -2 (ranks - 1) and 2 (ranks - 1).
-  const std::int64_t other = ranks - 1 + args.by % ranks - args.group.rank();
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks));
-  counts[static_cast<std::size_t>((other + 2 * ranks) % ranks)] = x.numel();
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(args.group.size()));
+  counts[mirrored(args.by, args.group.rank(), args.group.size())] = x.numel();
   collective::Work work = args.group.communicator().all_to_all_async(
       data_of(x), counts, data_of(out), counts, x.dtype());
   return std::make_unique<IssuedCollective>(std::move(work), std::vector{x});
@@ -117,7 +128,8 @@ const Op& mirror_op = register_op<MirrorArgs>({
     .cpu = mirror_cpu,
     .any_device = in_stream<MirrorArgs>,
     .backward = mirror_backward,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::all_to_all,
+    .received = mirror_received,
     .moves_elements = true,
     .about = "The x of the rank that is as far from the group's last one as this rank is from its "
              "first one, and by places further around the ring; local tensors.",
@@ -128,7 +140,8 @@ const Op& mirror_async_op = register_op<MirrorArgs>({
     .infer = mirror_infer,
     .cpu = issued_on_host<MirrorArgs, start_mirror>,
     .any_device = issued_in_stream<MirrorArgs>,
-    .communicates = Communicates::all_to_all,
+    .communicates = CallKind::all_to_all,
+    .received = mirror_received,
     .issues = true,
     .moves_elements = true,
     .about = "Issues a mirror; wait() completes its result; local tensors.",

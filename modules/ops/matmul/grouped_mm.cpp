@@ -6,6 +6,7 @@ module;
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <tessera/visit_dtype.hpp>  // what visit_floating is made of
 
 #include "matmul/kernels/grouped_gemm.hpp"
 #include "shared/kernels/workspace.hpp"

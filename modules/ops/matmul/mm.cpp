@@ -6,6 +6,7 @@ module;
 #include <cstdint>
 #include <span>
 #include <tessera/printable.hpp>
+#include <tessera/visit_dtype.hpp>
 
 #include "matmul/kernels/gemm.hpp"
 #include "matmul/kernels/integer_gemm.hpp"
@@ -23,7 +24,6 @@ namespace tessera::ops {
 
 void multiply(Workspace& w, const Call& call, const kernels::Gemm& shape, const Tensor& a,
               const Tensor& b, const Tensor& out) {
-  using Integers = kernels::Types<std::int64_t, std::int32_t, std::uint8_t>;
   if (is_floating(a.dtype())) {
     visit_floating(a.dtype(), call.op.name, [&]<class T>(T) {
       if (out.dtype() == a.dtype()) {
@@ -35,12 +35,13 @@ void multiply(Workspace& w, const Call& call, const kernels::Gemm& shape, const 
     });
     return;
   }
-  kernels::visit<Integers>(
-      out.dtype(),
-      [&]<class T>(T) {
-        kernels::integer_gemm(w, shape, pointer<T>(w, a), pointer<T>(w, b), pointer<T>(w, out));
-      },
-      [&] { refuse_type(call.op.name, out.dtype()); });
+  kernels::visit(out.dtype(), [&]<class T>(T) {
+    if constexpr (kernels::takes_integer_gemm<T>) {
+      kernels::integer_gemm(w, shape, pointer<T>(w, a), pointer<T>(w, b), pointer<T>(w, out));
+    } else {
+      refuse_type(call.op.name, out.dtype());
+    }
+  });
 }
 
 void multiply(Workspace& w, const Call& call, const Tensor& left, const Tensor& right,

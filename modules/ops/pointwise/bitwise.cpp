@@ -58,7 +58,7 @@ void infer_not(const Call& call, ResultShapes& out) {
 
 void bitwise_not_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const DType type = call.in[0].dtype();
-  const double ones = type == DType::boolean ? 1 : (type == DType::u8 ? 255 : -1);
+  const double ones = all_bits(type);
   apply_to_copies(kernels::kernels_of<functions::BitwiseXor, 1, 1>(), call, {&ones, 1}, out[0], w);
 }
 

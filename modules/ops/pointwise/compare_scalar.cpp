@@ -5,6 +5,7 @@ module;
 #include <limits>
 #include <span>
 #include <string>
+#include <tessera/visit_dtype.hpp>
 #include <type_traits>
 
 #include "pointwise/functions/comparisons.hpp"
@@ -91,9 +92,12 @@ ScalarComparison comparable(const Op& op, const Tensor& x, double value) {
   if (!holds<std::int64_t>(value)) {
     return {cast(x, DType::f64), std::copysign(std::numeric_limits<double>::infinity(), value)};
   }
-  const bool fits = x.dtype() == DType::i64 ||
-                    (x.dtype() == DType::i32 && holds<std::int32_t>(value)) ||
-                    (x.dtype() == DType::u8 && holds<std::uint8_t>(value));
+  bool fits = false;
+  kernels::visit(x.dtype(), [&]<class T>(T) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      fits = holds<T>(value);
+    }
+  });
   return {fits ? x : cast(x, DType::i64), value};
 }
 

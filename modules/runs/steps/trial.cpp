@@ -457,7 +457,8 @@ int gathers_in(const Program& program) {
   int count = 0;
   for (const Section& section : program.sections) {
     count += static_cast<int>(std::ranges::count_if(section.instructions, [](const auto& i) {
-      return i.kind == Instruction::Kind::call && i.op->communicates == Communicates::all_gather;
+      return i.kind == Instruction::Kind::call &&
+             i.op->communicates == collective::CallKind::all_gather;
     }));
   }
   return count;

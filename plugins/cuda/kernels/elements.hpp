@@ -98,25 +98,29 @@ __device__ void compute_as(const ElementArguments& a) {
   compute<F, C>(a, std::make_index_sequence<operands>{}, std::make_index_sequence<numbers>{});
 }
 
+/// If elements of T are computed as such, and the call computes in T.
+template <class F, int operands, int numbers, class T>
+__device__ void compute_if(const ElementArguments& a) {
+  using functions::Takes;
+  constexpr bool floating = std::is_floating_point_v<T>;
+  constexpr bool boolean = std::is_same_v<T, bool>;
+  constexpr bool taken = floating  ? F::takes != Takes::bits
+                         : boolean ? F::takes == Takes::everything || F::takes == Takes::bits
+                                   : F::takes != Takes::floating;
+  if constexpr (taken && !kernels::kNarrow<T> && !std::is_same_v<T, float>) {
+    if (a.computed == kernels::dtype_of<T>) compute_as<F, T, operands, numbers>(a);
+  }
+}
+
+template <class F, int operands, int numbers, class... T>
+__device__ void compute_one_of(const ElementArguments& a, kernels::Types<T...>) {
+  (compute_if<F, operands, numbers, T>(a), ...);
+}
+
 /// For the other types.
 template <class F, int operands, int numbers>
 __device__ void compute_others(const ElementArguments& a) {
-  const DType type = a.computed;
-  using functions::Takes;
-  constexpr bool floating = F::takes != Takes::bits;
-  constexpr bool integers = F::takes != Takes::floating;
-  constexpr bool booleans = F::takes == Takes::everything || F::takes == Takes::bits;
-  if constexpr (floating) {
-    if (type == DType::f64) compute_as<F, double, operands, numbers>(a);
-  }
-  if constexpr (integers) {
-    if (type == DType::i64) compute_as<F, std::int64_t, operands, numbers>(a);
-    if (type == DType::i32) compute_as<F, std::int32_t, operands, numbers>(a);
-    if (type == DType::u8) compute_as<F, std::uint8_t, operands, numbers>(a);
-  }
-  if constexpr (booleans) {
-    if (type == DType::boolean) compute_as<F, bool, operands, numbers>(a);
-  }
+  compute_one_of<F, operands, numbers>(a, kernels::AllTypes{});
 }
 
 }  // namespace tessera::cuda

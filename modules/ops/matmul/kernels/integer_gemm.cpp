@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <tessera/element_types.hpp>
+#include <tuple>
 #include <type_traits>
 
 #include "shared/kernels/parallel.hpp"
@@ -87,11 +89,22 @@ void integer_gemm(Workspace& workspace, const Gemm& shape, const T* a, const T* 
                });
 }
 
-template void integer_gemm(Workspace&, const Gemm&, const std::int64_t*, const std::int64_t*,
-                           std::int64_t*);
-template void integer_gemm(Workspace&, const Gemm&, const std::int32_t*, const std::int32_t*,
-                           std::int32_t*);
-template void integer_gemm(Workspace&, const Gemm&, const std::uint8_t*, const std::uint8_t*,
-                           std::uint8_t*);
+namespace {
+
+template <class T>
+constexpr auto instance() {
+  if constexpr (takes_integer_gemm<T>) {
+    return &integer_gemm<T>;
+  } else {
+    return nullptr;
+  }
+}
+
+/// Whoever takes a function's address makes the compiler emit it.
+[[gnu::used]] constexpr auto instances = []<class... T>(Types<T...>) {
+  return std::tuple{instance<T>()...};
+}(AllTypes{});
+
+}  // namespace
 
 }  // namespace tessera::kernels

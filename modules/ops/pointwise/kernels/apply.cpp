@@ -15,37 +15,15 @@ using elementwise::Access;
 constexpr std::size_t kOperands = 3;
 
 FunctionKernel kernel_for(const FunctionKernels& function, DType dtype) {
-  FunctionKernel found = nullptr;
-  switch (dtype) {
-    case DType::f32:
-    case DType::bf16:
-    case DType::f16:
-      found = function.f32;
-      break;
-    case DType::f64:
-      found = function.f64;
-      break;
-    case DType::i64:
-      found = function.i64;
-      break;
-    case DType::i32:
-      found = function.i32;
-      break;
-    case DType::u8:
-      found = function.u8;
-      break;
-    case DType::boolean:
-      found = function.boolean;
-      break;
-    default:
-      break;
-  }
+  const FunctionKernel found = function[dtype];
   if (found == nullptr) {
-    throw std::invalid_argument(
-        function.f32 == nullptr   ? "this function needs bool or integers; cast the tensor first"
-        : function.i64 == nullptr ? "this function needs a floating type; cast the tensor first"
-        : function.boolean == nullptr ? "this function does not take bool; cast the tensor first"
-                                      : "this function does not take types that are only stored");
+    throw std::invalid_argument(function[DType::f32] == nullptr
+                                    ? "this function needs bool or integers; cast the tensor first"
+                                : function[DType::i64] == nullptr
+                                    ? "this function needs a floating type; cast the tensor first"
+                                : function[DType::boolean] == nullptr
+                                    ? "this function does not take bool; cast the tensor first"
+                                    : "this function does not take types that are only stored");
   }
   return found;
 }

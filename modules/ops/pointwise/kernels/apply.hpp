@@ -16,14 +16,13 @@ namespace tessera::kernels {
 using FunctionKernel = void (*)(std::int64_t count, const void* const* operands,
                                 const double* numbers, void* y);
 
-/// A function by the type that it computes in; null: it does not take the type.
+/// A function by the type of its operands; null: it does not take the type. 16-bit floating types
+/// have f32's, in which they are computed.
 struct FunctionKernels {
-  FunctionKernel f32 = nullptr;
-  FunctionKernel f64 = nullptr;
-  FunctionKernel i64 = nullptr;
-  FunctionKernel i32 = nullptr;
-  FunctionKernel u8 = nullptr;
-  FunctionKernel boolean = nullptr;
+  FunctionKernel by_type[dtype_count] = {};
+  constexpr FunctionKernel operator[](DType dtype) const {
+    return by_type[static_cast<int>(dtype)];
+  }
   bool is_truth = false;  // its results are bool
 };
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <tessera/element_types.hpp>
 #include <tessera/math_library.hpp>
 #include <type_traits>
 #include <utility>
@@ -116,24 +117,32 @@ void function_kernel(std::int64_t count, const void* const* operands, const doub
   }(std::make_index_sequence<N>{}, std::make_index_sequence<M>{});
 }
 
+/// The function for elements of type T; null: it does not take them.
+template <class F, class T, std::size_t N, std::size_t M>
+constexpr FunctionKernel kernel_of() {
+  using functions::Takes;
+  if constexpr (std::is_same_v<T, bool>) {
+    if constexpr (F::takes == Takes::everything || F::takes == Takes::bits) {
+      using Boolean = std::conditional_t<F::is_truth, std::uint8_t, bool>;  // vectors of bytes
+      return function_kernel<F, Boolean, N, M>;
+    }
+  } else if constexpr (std::is_integral_v<T>) {
+    if constexpr (F::takes != Takes::floating) {
+      return function_kernel<F, T, N, M>;
+    }
+  } else if constexpr (F::takes != Takes::bits) {
+    return function_kernel<F, std::conditional_t<kNarrow<T>, float, T>, N, M>;
+  }
+  return nullptr;
+}
+
 template <class F, std::size_t N, std::size_t M>
 constexpr FunctionKernels make_kernels() {
-  using functions::Takes;
   FunctionKernels all;
-  if constexpr (F::takes != Takes::bits) {
-    all.f32 = function_kernel<F, float, N, M>;
-    all.f64 = function_kernel<F, double, N, M>;
-  }
-  if constexpr (F::takes != Takes::floating) {
-    all.i64 = function_kernel<F, std::int64_t, N, M>;
-    all.i32 = function_kernel<F, std::int32_t, N, M>;
-    all.u8 = function_kernel<F, std::uint8_t, N, M>;
-  }
   all.is_truth = F::is_truth;
-  if constexpr (F::takes == Takes::everything || F::takes == Takes::bits) {
-    using Boolean = std::conditional_t<F::is_truth, std::uint8_t, bool>;  // vectors of bytes
-    all.boolean = function_kernel<F, Boolean, N, M>;
-  }
+  [&]<class... T>(Types<T...>) {
+    ((all.by_type[static_cast<int>(dtype_of<T>)] = kernel_of<F, T, N, M>()), ...);
+  }(AllTypes{});
   return all;
 }
 
