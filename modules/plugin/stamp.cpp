@@ -165,7 +165,13 @@ std::vector<std::string> refused_kinds(const Stamp& stamp) {
     names.push_back(kind.name);
   }
   for (const std::string& kind : stamp.kinds()) {
-    if (std::find(names.begin(), names.end(), kind) == names.end()) {
+    if (const std::string retired = advice_for_retired(kind); !retired.empty()) {
+      for (const Offer& offer : stamp.provides) {
+        if (offer.kind == kind) {
+          refusals.push_back(fmt::format("{} '{}': {}", kind, offer.name, retired));
+        }
+      }
+    } else if (std::find(names.begin(), names.end(), kind) == names.end()) {
       refusals.push_back(fmt::format("kind: host has {}, library has {}{}",
                                      names.empty() ? "none" : join_words(names), kind,
                                      did_you_mean(kind, names)));

@@ -49,7 +49,7 @@ void replays_equal_eager(const Layouts& layout, const Options& options, std::int
     };
     set_seed(3);
     Run run(mesh, layout.styles, options);
-    run.training.captured().set_enabled(true, {.passes = graph::pass_names()});
+    run.training.captured().set_enabled(true, {.passes = graph::change_names()});
     for (std::size_t i = 0; i < 14; ++i) {
       compare(run.step(), i);
     }
@@ -64,7 +64,7 @@ void replays_equal_eager(const Layouts& layout, const Options& options, std::int
     Run other(mesh, layout.styles, options);
     other.training.captured().set_enabled(true, {.executor = "interpreter"});
     Program improved = parsed;
-    const auto reports = graph::run_passes(improved, graph::pass_names());
+    const auto reports = graph::run_passes(improved, graph::change_names());
     for (const graph::PassReport& pass : reports) {
       check(pass.peak_after <= pass.peak_before, pass.name + " needs more memory");
     }
@@ -361,7 +361,7 @@ TEST_CASE("what a transformation adds to steps is the training's state, on all r
       Run run(mesh, layout.styles);
       run.training.captured().set_enabled(true, execution);
       const std::string none = error_of([&] { run.step(); });
-      check(none.find("transformation 'Count': this step has no program that it could change (none "
+      check(none.find("change 'Count': this step has no program that it could change (none "
                       "was set)") == 0,
             none);
       run.training.captured().set_program(*eager.training.captured().program());

@@ -49,7 +49,7 @@ TEST_CASE("a validation that would compute another model is refused") {
   CHECK(run("unclear").code == 0);
   refused(run("unclear", ""), 2,
           "data.validation: a validation computes the model as it is written, and steps compute "
-          "what override 'unclear' has replaced; set data.validation=0");
+          "what change 'unclear' has replaced; set data.validation=0");
 }
 
 TEST_CASE("overrides that do not fit are refused before the ranks start") {
@@ -57,13 +57,13 @@ TEST_CASE("overrides that do not fit are refused before the ranks start") {
           "captured step: input 'optimizer.exp_avg.model.layers.0.input_layernorm.bias': the model "
           "as it is written has none of this name");
   refused(run("replaces_nothing"), 2,
-          "override 'replaces_nothing': it replaces no module of this model");
+          "change 'replaces_nothing': it replaces no module of this model");
   refused(run("leaves_anchors"), 2,
           "anchor 'wrong_norm': nothing was put in its place in section 'gradients', instruction ");
   refused(run("misnamed_override"), 1,
-          "override 'misnamed_override': its plugin returned one of another name (expected "
+          "change 'misnamed_override': its plugin returned one of another name (expected "
           "'misnamed_override', got 'another')");
-  refused(run("rigt"), 2, "graph.transforms: there is no transformation or override 'rigt'");
+  refused(run("rigt"), 2, "graph.transforms: there is no change 'rigt'");
   has(run("rigt").error, "(expected one of AccumulatingProducts, adds_parameters, ");
   refused(run("right", "data.validation=0.0 graph.capture=false"), 2,
           "only captured steps can be changed; set graph.capture=true");

@@ -166,25 +166,25 @@ TEST_CASE("check tests what a usable plugin provides") {
   has(optimizer.out, "failed: a resumed run has the same bits: ");
 }
 
-TEST_CASE("check finds what is wrong with a pass") {
+TEST_CASE("check finds what is wrong with a change that keeps bits") {
   const Result result = plugin("check " TESSERA_WRONG_PASSES);
   INFO(result.out);
   CHECK(result.code == 2);
-  has(result.out, "pass removes_writes: 1 of 5 checks passed");
+  has(result.out, "change removes_writes: 1 of 5 checks passed");
   has(result.out,
-      "failed: programs after it are right and have the same values: pass 'removes_writes': "
+      "failed: programs after it are right and have the same values: change 'removes_writes': "
       "program: it is not the same after a pass: output z has other values");
-  has(result.out, "pass depends_on_rank: 3 of 5 checks passed");
+  has(result.out, "change depends_on_rank: 3 of 5 checks passed");
   has(result.out,
       "failed: it decides alike each time and on all ranks: a program of two ranks: equal "
       "programs are changed in different ways (rank 1)");
   has(result.out, "not tried: it changes a program: it changes none of the suite's programs");
-  has(result.out, "pass misnamed: 0 of 5 checks passed");
+  has(result.out, "change misnamed: 0 of 5 checks passed");
   has(result.out,
-      "its plugin returned a pass of another name (expected 'misnamed', got "
+      "its plugin returned one of another name (expected 'misnamed', got "
       "'another')");
   has(result.out,
-      "failed: it is described, and what must precede it is known: it has no "
+      "failed: it is described, and its facts fit its functions: it has no "
       "description");
 }
 
