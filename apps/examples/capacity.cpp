@@ -6,7 +6,7 @@
 //   [graph]
 //   capture = true
 //   transforms = ["Capacity"]
-// docs/graph-changes.md explains it.
+// docs/replaced-modules.md explains it.
 #include <cmath>
 #include <cstdint>
 #include <memory>

@@ -76,8 +76,9 @@ void check_ends(const Program& before, const Program& program, const AddedState&
     const auto given = before.inputs.find(name);
     const ProgramTensor* const was =
         given == before.inputs.end() ? nullptr : &before.tensors[given->second.tensor];
-    if (own != state.end() ? !is(own->second.shape(), own->second.dtype())
-                           : was == nullptr || !is(was->shape, was->dtype)) {
+    const bool fits = own != state.end() ? is(own->second.shape(), own->second.dtype())
+                                         : was != nullptr && is(was->shape, was->dtype);
+    if (!fits) {
       fail({.thing = "program",
             .wrong = fmt::format("nothing has its input '{}' ({}{})", name, name_of(input.dtype),
                                  to_string(input.shape)),
