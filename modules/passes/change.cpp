@@ -25,13 +25,6 @@ namespace tessera::graph {
 namespace {
 
 [[maybe_unused]] const bool declared = plugin::declare_kind<Change>();
-[[maybe_unused]] const bool retired = [] {
-  constexpr const char* add = "registrar.add<graph::Change>";
-  plugin::retire_kind({"pass", "change", "registrar.add<graph::Pass>", add});
-  plugin::retire_kind({"transform", "change", "registrar.add<graph::Transform>", add});
-  plugin::retire_kind({"override", "change", "registrar.add<Override>", add});
-  return true;
-}();
 
 const Change* built_in(const std::string& name) {
   const auto found = std::ranges::find(built_in_passes(), name, &Change::name);

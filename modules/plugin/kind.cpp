@@ -16,7 +16,6 @@ namespace {
 struct KindTable {
   std::mutex mutex;
   std::map<std::string, DeclaredKind, std::less<>> kinds;
-  std::map<std::string, RetiredKind, std::less<>> retired;
 };
 
 /// Never destroyed: kinds are declared by static initialisers and read until the process ends.
@@ -51,24 +50,6 @@ std::vector<DeclaredKind> declared_kinds() {
     all.push_back(kind);
   }
   return all;
-}
-
-void retire_kind(const RetiredKind& retired) {
-  const std::lock_guard lock(table().mutex);
-  table().retired.insert_or_assign(std::string(retired.name), retired);
-}
-
-std::string advice_for_retired(std::string_view kind) {
-  const std::lock_guard lock(table().mutex);
-  const auto found = table().retired.find(kind);
-  if (found == table().retired.end()) {
-    return "";
-  }
-  const RetiredKind& was = found->second;
-  return fmt::format(
-      "the kind '{}' is '{}' now; write 'KIND {}' instead of 'KIND {}' in its CMakeLists.txt, and "
-      "'{}' instead of '{}' in its source",
-      was.name, was.now, was.now, was.name, was.write, was.said);
 }
 
 }  // namespace tessera::plugin

@@ -65,16 +65,4 @@ inline bool declare_kind() {
 /// All declared kinds, sorted by name.
 std::vector<DeclaredKind> declared_kinds();
 
-/// A kind that has become another one, and what plugins of it must write instead.
-struct RetiredKind {
-  std::string_view name;   // "transform"
-  std::string_view now;    // "change"
-  std::string_view said;   // "registrar.add<graph::Transform>"
-  std::string_view write;  // "registrar.add<graph::Change>"
-};
-/// Makes it known, so that plugins of the kind are refused with the lines that have to change.
-void retire_kind(const RetiredKind& retired);
-/// "kind 'transform' is 'change' now; write ... instead of ..."; "": it is not a retired one.
-std::string advice_for_retired(std::string_view kind);
-
 }  // namespace tessera::plugin

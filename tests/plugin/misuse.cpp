@@ -181,11 +181,6 @@ TEST_CASE("plugins of kinds that have become another one are refused with the li
   has(refusal, "instead of 'registrar.add<graph::Pass>'");
   has(refusal, "override 'Norms': the kind 'override' is 'change' now; ");
   has(refusal, "instead of 'registrar.add<Override>'");
-  plugin::retire_kind({"welcomer", "greeter", "add<Welcomer>", "add<Greeter>"});
-  CHECK(plugin::advice_for_retired("welcomer") ==
-        "the kind 'welcomer' is 'greeter' now; write 'KIND greeter' instead of 'KIND welcomer' in "
-        "its CMakeLists.txt, and 'add<Greeter>' instead of 'add<Welcomer>' in its source");
-  CHECK(plugin::advice_for_retired("greeter").empty());
 }
 
 TEST_CASE("a plugin that throws or breaks its promise leaves nothing registered") {

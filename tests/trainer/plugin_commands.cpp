@@ -176,7 +176,7 @@ TEST_CASE("a plugin of a kind that is gone is refused with the line to change") 
       "'registrar.add<graph::Transform>' in its source";
   is_refused(TESSERA_OLD_KINDS, line);
   has(plugin("list --plugin " TESSERA_OLD_KINDS).out, line);
-  is_input_error("new Old --kind pass", "plugin new Old: the kind 'pass' is 'change' now; ");
+  is_input_error("new Old --kind pass", "there is no kind 'pass' (there are templates for: ");
 }
 
 TEST_CASE("check finds what is wrong with a change that keeps bits") {

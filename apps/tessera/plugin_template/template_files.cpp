@@ -42,9 +42,6 @@ std::vector<std::string> template_kinds() {
 
 std::vector<TemplateFile> plugin_template(const std::string& kind, const std::string& name) {
   const std::vector<std::string> kinds = template_kinds();
-  if (const std::string retired = plugin::advice_for_retired(kind); !retired.empty()) {
-    fail_input({.thing = "plugin new " + name, .wrong = retired});
-  }
   if (std::ranges::find(kinds, kind) == kinds.end()) {
     const auto declared = plugin::declared_kinds();
     const bool known =

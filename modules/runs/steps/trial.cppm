@@ -81,7 +81,7 @@ double host_seconds(const Run& run, StepSetup setup);
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
 Program capture_step(const Run& run, const StepSetup& setup, int rank = 0);
-/// The step before passes, budget and changes of programs, with replaced modules.
+/// The step before passes, budget and transformations, with what overrides have replaced.
 Program recorded_step(const Run& run, const StepSetup& setup, int rank);
 /// The rank's program of one above distribution; what lowering books is in no account of the run.
 Program lowered(const Program& placed, int rank);
