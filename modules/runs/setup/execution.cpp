@@ -5,6 +5,7 @@ module tessera.runs;
 
 import tessera.base;
 import tessera.execute;
+import tessera.passes;
 import tessera.graph;
 import tessera.train;
 

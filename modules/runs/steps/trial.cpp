@@ -312,11 +312,11 @@ Program record_steps(const Run& run, StepSetup setup) {
     trainer.capture();
     program = *trainer.program();
   } catch (const Error& error) {
-    // Without overrides, the trial has found what styles do.
-    throw overrides.empty() || trainer.plan().styles().empty() ? error
+    // Without replaced modules, the trial has found what styles do.
+    throw replacing.empty() || trainer.plan().styles().empty() ? error
                                                                : trainer.plan().explained(error);
   }
-  if (!overrides.empty()) {
+  if (!replacing.empty()) {
     Trainer(run, setup).check_inputs(trainer);
   }
   return program;
