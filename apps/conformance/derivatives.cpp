@@ -101,11 +101,11 @@ void compare_with_differences(const CallSample& sample, int order, const Scalar&
 }
 
 /// The weights of `tensors` that have one and a gradient's path.
-struct Weighted {
+struct WeightedTensors {
   std::vector<Tensor> tensors;
   std::vector<Tensor> weights;
 
-  Weighted(std::span<const Tensor> all, std::span<const Tensor> all_weights) {
+  WeightedTensors(std::span<const Tensor> all, std::span<const Tensor> all_weights) {
     for (std::size_t i = 0; i < all_weights.size(); ++i) {
       if (all_weights[i] && all[i] && all[i].requires_grad()) {
         tensors.push_back(all[i]);
@@ -161,7 +161,7 @@ std::vector<Tensor> derivatives(const CallSample& sample, const std::vector<Tens
     }
   }
   for (int i = 1; i <= order; ++i) {
-    const Weighted roots(found, weights);
+    const WeightedTensors roots(found, weights);
     std::vector<Tensor> of_wanted(wanted.size());
     if (!roots.tensors.empty()) {
       of_wanted = gradients(roots.tensors, roots.weights, wanted, {.create_graph = i < order});

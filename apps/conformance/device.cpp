@@ -77,8 +77,8 @@ Tensor alike(const Tensor& x, Device device) {
   const NoGrad constant;
   const auto elements =
       static_cast<std::int64_t>(x.storage().bytes() / static_cast<std::size_t>(size_of(x.dtype())));
-  const Tensor memory =
-      from_storage(Counted<Storage>(x.impl()->storage), {elements}, {1}, 0, x.dtype(), cpu);
+  const Tensor memory = from_storage(IntrusivePointer<Storage>(x.impl()->storage), {elements}, {1},
+                                     0, x.dtype(), cpu);
   return alias(ops::to_device(memory, device), x.shape(), x.strides(), x.offset());
 }
 

@@ -88,7 +88,7 @@ std::vector<Tensor> fresh_operands(const CallSample& sample, bool shifted) {
 }
 
 /// Effects of the calls of one operator.
-struct Observed {
+struct ObservedEffects {
   std::set<std::size_t> written;  // operands of the schema
   std::set<std::size_t> versions;
   bool shares = false;  // a result had an operand's memory
@@ -104,14 +104,14 @@ std::size_t operand_of(const Op& op, std::size_t i, std::size_t count) {
   return op.place_of(i, count).operand;
 }
 
-void observe(const CallSample& sample, Observed& seen) {
+void observe(const CallSample& sample, ObservedEffects& seen) {
   const Op& op = *sample.op;
   const NoGrad constant;
   std::vector<Tensor> in;
   std::vector<Bytes> before;
   std::vector<std::uint64_t> versions;
   std::map<std::string, RandomStream> streams;
-  Sent sent;
+  CallKinds sent;
   const collective::ObserverScope scope(sent);
   const auto called = [&](bool shifted) {
     in = fresh_operands(sample, shifted);
@@ -177,7 +177,7 @@ std::vector<std::string> check_effects(std::span<const CallSample> samples) {
     return findings;
   }
   const Op& op = *samples.front().op;
-  Observed seen;
+  ObservedEffects seen;
   for (const CallSample& sample : samples) {
     observe(sample, seen);
   }

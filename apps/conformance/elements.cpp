@@ -86,7 +86,7 @@ ElementAccount check_elements(std::span<const CallSample> samples) {
       continue;
     }
     const Program program = program_of_call(sample);
-    graph::Planned compiled(program, true);
+    graph::PlannedExecutor compiled(program, true);
     const graph::CompiledKernels kernels = *compiled.compiled();
     account.missing = kernels.missing;
     if (kernels.replaced < 2) {

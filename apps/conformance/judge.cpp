@@ -246,7 +246,7 @@ class OperatorCheck {
   }
 
  private:
-  struct Planned {
+  struct PlannedCase {
     Case one;
     std::size_t sample;
     const Placements* placements;  // of one-axis cases
@@ -268,7 +268,7 @@ class OperatorCheck {
 
   void check_axis(int size) {
     const DeviceMesh mesh = DeviceMesh::make({"a"}, Dims{size});
-    std::vector<Planned> planned;
+    std::vector<PlannedCase> planned;
     for (std::size_t s = 0; s < samples_.size(); ++s) {
       for (const Placements& p : placements_[s]) {
         plan(planned, s, one_axis_layouts(mesh, samples_[s], p), &p);
@@ -280,7 +280,7 @@ class OperatorCheck {
   void check_grid(const Dims& shape) {
     const std::vector<std::string> names{"a", "b", "c"};
     const DeviceMesh mesh = DeviceMesh::make({names.begin(), names.begin() + shape.size()}, shape);
-    std::vector<Planned> planned;
+    std::vector<PlannedCase> planned;
     for (std::size_t s = 0; s < samples_.size(); ++s) {
       for (Layouts& layouts :
            grid_layouts(mesh, linear_ones(placements_[s]), linear_ones(accepted_[s]), extent_)) {
@@ -290,7 +290,8 @@ class OperatorCheck {
     check(mesh, planned);
   }
 
-  void plan(std::vector<Planned>& planned, std::size_t s, Layouts layouts, const Placements* from) {
+  void plan(std::vector<PlannedCase>& planned, std::size_t s, Layouts layouts,
+            const Placements* from) {
     const bool natural = planned.size() % 2 != 0;
     planned.push_back(
         {{&samples_[s], std::move(layouts),
@@ -303,14 +304,14 @@ class OperatorCheck {
     }
   }
 
-  void check(const DeviceMesh& mesh, const std::vector<Planned>& planned) {
+  void check(const DeviceMesh& mesh, const std::vector<PlannedCase>& planned) {
     std::vector<Case> cases;
-    for (const Planned& p : planned) {
+    for (const PlannedCase& p : planned) {
       cases.push_back(p.one);
     }
     const std::vector<std::vector<CallResult>> results = run_cases(mesh, cases);
     for (std::size_t c = 0; c < planned.size(); ++c) {
-      const Planned& p = planned[c];
+      const PlannedCase& p = planned[c];
       std::vector<const CallResult*> ranks;
       for (const std::vector<CallResult>& rank : results) {
         ranks.push_back(&rank[c]);

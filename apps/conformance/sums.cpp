@@ -29,7 +29,7 @@ constexpr std::int64_t terms_of(DType dtype) { return dtype == DType::bf16 ? 102
 constexpr std::int64_t most_elements = std::int64_t{1} << 17;  // of an operand or a result
 
 /// Which extents of a call become long.
-struct Longer {
+struct LongExtent {
   std::int64_t terms = 0;     // the new extent
   std::int64_t extent = 1;    // all that are equal to it,
   std::size_t operand = 0;    // or only that of this operand
@@ -39,8 +39,8 @@ struct Longer {
 };
 
 /// Extents of the operands that may become long, one after the other.
-std::vector<Longer> choices_of(const CallSample& sample, std::int64_t terms) {
-  std::vector<Longer> all;
+std::vector<LongExtent> choices_of(const CallSample& sample, std::int64_t terms) {
+  std::vector<LongExtent> all;
   std::set<std::int64_t> extents;
   for (std::size_t i = 0; i < sample.inputs.size(); ++i) {
     const Tensor& x = sample.inputs[i];
@@ -57,7 +57,7 @@ std::vector<Longer> choices_of(const CallSample& sample, std::int64_t terms) {
   return all;
 }
 
-Dims longer_shape(Dims shape, std::size_t operand, const Longer& longer) {
+Dims longer_shape(Dims shape, std::size_t operand, const LongExtent& longer) {
   for (int d = 0; d < shape.size(); ++d) {
     if (longer.everywhere ? shape[d] == longer.extent
                           : operand == longer.operand && d == longer.dim) {
@@ -68,7 +68,7 @@ Dims longer_shape(Dims shape, std::size_t operand, const Longer& longer) {
 }
 
 /// The arguments; nothing where none of their dims changes although they were to.
-std::optional<Attributes> longer_arguments(const CallSample& sample, const Longer& longer) {
+std::optional<Attributes> longer_arguments(const CallSample& sample, const LongExtent& longer) {
   if (!longer.arguments_too) {
     return sample.attributes;
   }
@@ -97,7 +97,7 @@ Tensor equal_values(const Dims& shape, DType dtype, std::int64_t integer) {
 
 /// The call with longer operands of equal values, in the sample's types; nothing where it would be
 /// too large.
-std::optional<CallSample> longer_call(const CallSample& sample, const Longer& longer,
+std::optional<CallSample> longer_call(const CallSample& sample, const LongExtent& longer,
                                       std::int64_t integer) {
   const std::optional<Attributes> attributes = longer_arguments(sample, longer);
   if (!attributes) {
@@ -246,7 +246,7 @@ SumAccount check_sums(std::span<const CallSample> samples) {
     }
     const std::int64_t terms = terms_of(dtype);
     for (const CallSample& sample : narrow) {
-      for (const Longer& longer : choices_of(sample, terms)) {
+      for (const LongExtent& longer : choices_of(sample, terms)) {
         for (const std::int64_t integer : {std::int64_t{0}, terms / 4}) {
           auto call = longer_call(sample, longer, integer);
           if (call && names.insert(call->name).second) {

@@ -26,7 +26,7 @@ using namespace tessera;
 
 constexpr double rate = 0.01;  // of a bias in a step; scores are from 0 to 1
 
-struct Place {
+struct InstructionPlace {
   std::size_t section = 0;
   std::size_t at = 0;
 };
@@ -62,7 +62,7 @@ class Balance {
     return i.kind == Instruction::Kind::call && i.op->name == op;
   }
   Program& program() { return edit_.program(); }
-  Instruction& instruction(Place place) {
+  Instruction& instruction(InstructionPlace place) {
     return program().sections[place.section].instructions[place.at];
   }
   const ProgramScope& scope_of(const Instruction& i) { return program().scopes[i.scope]; }
@@ -88,7 +88,7 @@ class Balance {
   }
 
   /// Returns the place of the call that now gives the weights.
-  std::size_t choose_with_bias(Place place) {
+  std::size_t choose_with_bias(InstructionPlace place) {
     const auto bias = bias_.find(scope_of(instruction(place)).module);
     if (bias == bias_.end()) {
       return place.at;  // of something else

@@ -29,8 +29,8 @@ struct Net : nn::Module {
 };
 
 /// The model with all that its step needs, on the CPU or, to be captured, on the meta device.
-struct Trained {
-  Trained(const DeviceMesh& mesh, Device device)
+struct TrainedModel {
+  TrainedModel(const DeviceMesh& mesh, Device device)
       : sharded(parallel::fully_shard(model, mesh, {.groups = {"*", "."}})) {
     if (device == cpu) {
       sharded.materialize();
@@ -69,7 +69,7 @@ int train(int ranks, int steps) {
   const DeviceMesh mesh = DeviceMesh::make({"shard"}, {ranks});
   const std::int64_t part = rows / ranks;
   CompiledStep step = compile([&](Device device) -> StepBody {
-    const auto trained = std::make_shared<Trained>(mesh, device);
+    const auto trained = std::make_shared<TrainedModel>(mesh, device);
     return [trained](StepCall& call) { return trained->step(call); };
   });
 

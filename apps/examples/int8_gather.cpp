@@ -33,12 +33,12 @@ Dims rows_of(const Dims& shape) {
 
 class Int8 final : public ShardExtension {
  public:
-  std::vector<Payload> payloads(const Gathered& gathered) const override {
+  std::vector<Payload> payloads(const GatheredParameter& gathered) const override {
     return {{gathered.shape, DType::u8}, {rows_of(gathered.shape), DType::f32}};
   }
 
   /// code = round(x / scale) + 128, where scale = max |row| / 127.
-  void pack(const Gathered&, const Tensor& shard, std::span<const Tensor> parts) override {
+  void pack(const GatheredParameter&, const Tensor& shard, std::span<const Tensor> parts) override {
     Dims inner;
     for (int dim = 1; dim < shard.dims(); ++dim) {
       inner.push_back(dim);
@@ -51,7 +51,8 @@ class Int8 final : public ShardExtension {
     ops::copy_(parts[1], ops::cast(scale, DType::f32));
   }
 
-  void unpack(const Gathered&, std::span<const Tensor> payloads, const Tensor& values) override {
+  void unpack(const GatheredParameter&, std::span<const Tensor> payloads,
+              const Tensor& values) override {
     const Tensor codes = ops::add_scalar(ops::cast(payloads[0], DType::f32), -128);
     ops::copy_(values, ops::cast(ops::mul(codes, payloads[1]), values.dtype()));
   }

@@ -184,7 +184,7 @@ std::string changes_something(const std::string& name) {
       return "";
     }
   }
-  throw NotTried{"it changes none of the suite's programs"};
+  throw SkippedCheck{"it changes none of the suite's programs"};
 }
 
 /// The text without the line of the rank.
@@ -214,8 +214,8 @@ std::string executes_the_same(const std::string& name) {
     const auto compare = [&](int rank) {
       const Bits expected = bits_of<Replay>(sample.program(rank));
       const Program program = changed(name, sample, rank);
-      const bool same =
-          bits_of<Replay>(program) == expected && bits_of<graph::Planned>(program) == expected;
+      const bool same = bits_of<Replay>(program) == expected &&
+                        bits_of<graph::PlannedExecutor>(program) == expected;
       const std::lock_guard lock(mutex);
       if (!same) {
         problem = fmt::format("{}: outputs or inputs have other bits than without the change",

@@ -43,7 +43,7 @@ using collective::Segment;
 using collective::World;
 
 /// A call on memory of `count` elements for each rank.
-struct Form {
+struct CallCase {
   const char* name;
   std::function<void(Communicator&, std::byte* source, std::byte* destination, std::int64_t count,
                      DType dtype)>
@@ -54,7 +54,7 @@ std::byte* row(std::byte* base, std::int64_t number, std::int64_t count, DType d
   return base + number * count * static_cast<std::int64_t>(size_of(dtype));
 }
 
-std::vector<Form> forms() {
+std::vector<CallCase> forms() {
   return {{"all_reduce", [](Communicator& c, auto* from, auto* to, auto n,
                             auto type) { c.all_reduce(from, to, n, type); }},
           {"all_reduce in place, of the maximum",
@@ -104,12 +104,12 @@ Tensor values_of(const World& world, std::int64_t elements, DType dtype) {
   return ops::cast(from_values(std::span<const float>(values), {elements}), dtype);
 }
 
-/// Device of the rank. Throws NotTried where there are too few.
+/// Device of the rank. Throws SkippedCheck where there are too few.
 Device device_of(const std::string& name, int rank, int ranks) {
   try {
     return device_for_rank(find_device(name).type, rank, ranks);
   } catch (const Error& error) {
-    throw NotTried{fmt::format("there are no devices for {} ranks: {}", ranks, error.what())};
+    throw SkippedCheck{fmt::format("there are no devices for {} ranks: {}", ranks, error.what())};
   }
 }
 
@@ -126,7 +126,7 @@ Communicator& communicator_of(World& world, Device device) {
 void compare_forms(World& world, Device device) {
   Communicator& there = communicator_of(world, device);
   const StreamScope scope(there.stream(device));
-  for (const Form& form : forms()) {
+  for (const CallCase& form : forms()) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::i32}) {
       for (const std::int64_t count : {3, 90000}) {  // the second in two phases
         const Tensor source = values_of(world, count * std::max(2, world.size()), dtype);
@@ -219,9 +219,9 @@ std::unique_ptr<DeviceGroup> join_first(const std::string& name, Device device, 
 }
 
 /// Memory of the device's driver, registered with a group as long as it lives.
-class Registered {
+class RegisteredMemory {
  public:
-  Registered(Device device, DeviceGroup& group, std::size_t bytes)
+  RegisteredMemory(Device device, DeviceGroup& group, std::size_t bytes)
       : driver_(driver_of(device)),
         group_(group),
         bytes_(bytes),
@@ -231,10 +231,10 @@ class Registered {
     }
     group_.register_memory(data_, bytes_);
   }
-  Registered(const Registered&) = delete;
-  Registered& operator=(const Registered&) = delete;
+  RegisteredMemory(const RegisteredMemory&) = delete;
+  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
   /// Nothing that is queued uses it.
-  ~Registered() {
+  ~RegisteredMemory() {
     group_.unregister_memory(data_, bytes_);
     driver_.free(data_, bytes_);
   }
@@ -362,7 +362,7 @@ class AloneInGroup {
   DeviceGroup& group_;
   const Stream stream_;
   const std::size_t half_;
-  const Registered memory_;
+  const RegisteredMemory memory_;
 };
 
 void compare_alone(const std::string& name) {
@@ -405,7 +405,7 @@ std::string aborts(const std::string& name) {
   std::string problem;
   {
     const auto group = join_first(name, device, 1, [] {});
-    const Registered memory(device, *group, 1 << 20);
+    const RegisteredMemory memory(device, *group, 1 << 20);
     const Stream stream = Stream::make(device);
     const auto released = std::make_shared<std::atomic<bool>>(false);
     problem = ends_after(
@@ -454,7 +454,7 @@ std::string waits_end(const std::string& name) {
           joined = group;
         }
         const Stream stream = Stream::make(device);
-        const Registered memory(device, *group, 4096);
+        const RegisteredMemory memory(device, *group, 4096);
         const DeviceMessage received = {1, memory.data(), 4096};
         group->exchange(stream.native(), {}, {&received, 1});
         stream.synchronize();

@@ -186,7 +186,7 @@ std::vector<SuiteCheck> format_suite(const std::string& name) {
     return [name, check] {
       const CheckpointFormat& format = checkpoint_format(name);
       if (!format.can_write()) {
-        throw NotTried{"it can only be read"};
+        throw SkippedCheck{"it can only be read"};
       }
       const Scratch scratch;
       const std::string folder = scratch.at("written");

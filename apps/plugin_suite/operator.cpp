@@ -36,7 +36,7 @@ std::string is_complete(const std::string& name) {
   return "";
 }
 
-/// Calls that the operator accepts. Throws NotTried: there are none.
+/// Calls that the operator accepts. Throws SkippedCheck: there are none.
 std::vector<CallSample> calls_of(const std::string& name) {
   constexpr std::size_t most = 8;
   const Op& op = load_operator(name);
@@ -45,7 +45,7 @@ std::vector<CallSample> calls_of(const std::string& name) {
   conformance::make_samples(op, recorder);
   std::vector<CallSample> calls = std::move(recorder.by_op[op.name]);
   if (calls.empty()) {
-    throw NotTried{
+    throw SkippedCheck{
         "it accepts no call that follows from its schema; give it examples (Op::examples)"};
   }
   return calls;
@@ -64,7 +64,7 @@ std::vector<std::string> placements(const std::vector<CallSample>& calls) {
 std::vector<std::string> derivatives(const std::vector<CallSample>& calls) {
   const Op& op = *calls.front().op;
   if (op.backward == nullptr || op.in_place) {
-    throw NotTried{"it has no gradient"};
+    throw SkippedCheck{"it has no gradient"};
   }
   conformance::DerivativeAccount account;
   for (const CallSample& call : calls) {
@@ -73,7 +73,7 @@ std::vector<std::string> derivatives(const std::vector<CallSample>& calls) {
     }
   }
   if (account.compared == 0 && account.findings.empty()) {
-    throw NotTried{"no call has a floating operand that is away from kinks and jumps"};
+    throw SkippedCheck{"no call has a floating operand that is away from kinks and jumps"};
   }
   return account.findings;
 }
@@ -84,7 +84,7 @@ std::vector<std::string> elements(const std::vector<CallSample>& calls) {
   }
   const conformance::ElementAccount account = conformance::check_elements(calls);
   if (!account.missing.empty()) {
-    throw NotTried{account.missing};
+    throw SkippedCheck{account.missing};
   }
   if (account.calls == 0) {
     return {
@@ -97,7 +97,7 @@ std::vector<std::string> elements(const std::vector<CallSample>& calls) {
 std::vector<std::string> sums(const std::vector<CallSample>& calls) {
   const conformance::SumAccount account = conformance::check_sums(calls);
   if (account.compared == 0 && account.findings.empty()) {
-    throw NotTried{"no call takes a type of 16 bits and operands of other extents"};
+    throw SkippedCheck{"no call takes a type of 16 bits and operands of other extents"};
   }
   return account.findings;
 }

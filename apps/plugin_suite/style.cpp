@@ -117,13 +117,13 @@ std::vector<double> train(nn::DecoderLM& model, parallel::ParallelPlan* plan) {
 }
 
 /// The modules that the style accepts, by name, and why it refuses the first of the others.
-struct Accepted {
+struct AcceptedModules {
   Names names;
   std::string refusal;
 };
 
-Accepted accepted(const std::string& style) {
-  Accepted found;
+AcceptedModules accepted(const std::string& style) {
+  AcceptedModules found;
   const auto model = new_model();
   for (const nn::Module* module : nn::all_modules(*model)) {
     const auto fresh = new_model();
@@ -139,9 +139,9 @@ Accepted accepted(const std::string& style) {
 }
 
 Names some_accepted(const std::string& style) {
-  Accepted found = accepted(style);
+  AcceptedModules found = accepted(style);
   if (found.names.empty()) {
-    throw NotTried{"it accepts no module of a Llama: " + found.refusal};
+    throw SkippedCheck{"it accepts no module of a Llama: " + found.refusal};
   }
   return std::move(found.names);
 }
@@ -232,7 +232,7 @@ std::vector<Names> tried_together(const std::string& style, const parallel::Styl
 std::string computes_what_one_rank_does(const std::string& style) {
   const parallel::StyleFacts facts = facts_of(style);
   if (facts.divides_model) {
-    throw NotTried{
+    throw SkippedCheck{
         "only the steps of a Training compute a model in stages: compare the losses of a "
         "run with it and without it"};
   }
@@ -266,7 +266,7 @@ std::string computes_what_one_rank_does(const std::string& style) {
     }
   }
   if (ran == 0) {
-    throw NotTried{"alone, its layouts do not fit any module of a Llama: " + misfit};
+    throw SkippedCheck{"alone, its layouts do not fit any module of a Llama: " + misfit};
   }
   return "";
 }

@@ -58,7 +58,7 @@ std::string outcome_of(const SuiteCheck& check) {
   try {
     const std::string problem = check.run();
     return problem.empty() ? "passed" : "failed " + problem;
-  } catch (const NotTried& reason) {
+  } catch (const SkippedCheck& reason) {
     return "not tried " + reason.why;
   } catch (const std::exception& error) {
     return fmt::format("failed {}", error.what());

@@ -29,12 +29,12 @@ std::vector<SuiteResult> run_suite(
     const SuiteSubject& subject,
     std::chrono::milliseconds limit = std::chrono::milliseconds(60000));
 
-/// One check: returns nothing when it holds, or why it does not; throws NotTried.
+/// One check: returns nothing when it holds, or why it does not; throws SkippedCheck.
 struct SuiteCheck {
   std::string name;
   std::function<std::string()> run;
 };
-struct NotTried {
+struct SkippedCheck {
   std::string why;
 };
 

@@ -42,7 +42,7 @@ std::shared_ptr<const Tokenizer> made(const std::string& name) {
   try {
     return tokenize::make_tokenizer(name);
   } catch (const Error& error) {
-    throw NotTried{fmt::format("it cannot be made without options: {}", error.what())};
+    throw SkippedCheck{fmt::format("it cannot be made without options: {}", error.what())};
   }
 }
 

@@ -79,25 +79,25 @@ struct Task {
 /// A step whose gradients have all arrived. The one that was called last is next; leaves, which
 /// have one sequence number, in the order in which they became ready: the same in every run, so
 /// that steps can be recorded.
-struct Ready {
+struct ReadyNode {
   std::uint64_t sequence;
   std::uint64_t order;
   Node* node;
 
-  friend bool operator<(const Ready& a, const Ready& b) {
+  friend bool operator<(const ReadyNode& a, const ReadyNode& b) {
     return a.sequence != b.sequence ? a.sequence < b.sequence : a.order > b.order;
   }
 };
 
 /// A tensor of the graph whose gradient is requested.
-struct Wanted {
+struct RequestedGradient {
   Node* node;
   int result;
   std::size_t slot;
 };
 
 /// Where a pass over a part of the graph stops (gradients_between).
-struct Ends {
+struct StopPoints {
   std::map<std::pair<const Node*, int>, std::size_t> slots;
   std::uint64_t first = 0;  // the part's first step
   std::string_view user;
@@ -129,7 +129,7 @@ struct LaterGradients::State {
     Tensor gradient = {};
     int waits_for = 0;
   };
-  LeftOut left_out;
+  DeferredGradients left_out;
   std::unordered_map<Node*, Leaf> leaves;
   std::vector<std::shared_ptr<Node>> inputs;  // leaves that do not wait, during the first half
   std::vector<std::function<void()>> at_beginning;
@@ -168,12 +168,12 @@ class Pass {
  public:
   /// `found`: where requested gradients go, or null to add to the leaves' grad(). `ends`: null for
   /// the whole graph.
-  Pass(BackwardOptions options, std::vector<Tensor>* found, const Ends* ends)
+  Pass(BackwardOptions options, std::vector<Tensor>* found, const StopPoints* ends)
       : options_(options), found_(found), ends_(ends) {}
   /// A pass that leaves out the gradients of leaves but its inputs.
   explicit Pass(LaterGradients::State& later) : left_out_(&later.left_out), later_(&later) {}
   /// A pass to `ends` that leaves out those which it marks.
-  Pass(std::vector<Tensor>& found, const Ends& ends, LeftOut& left_out)
+  Pass(std::vector<Tensor>& found, const StopPoints& ends, DeferredGradients& left_out)
       : found_(&found), ends_(&ends), left_out_(&left_out) {}
 
   void start(const Tensor& root, Tensor gradient) {
@@ -292,7 +292,7 @@ class Pass {
     const NoGrad mode(options_.create_graph);
     node.run_hooks(task.grads);
     if (found_ != nullptr) {
-      for (const Wanted& w : wanted_) {
+      for (const RequestedGradient& w : wanted_) {
         if (w.node == &node) {
           (*found_)[w.slot] = task.grads[static_cast<std::size_t>(w.result)];
         }
@@ -357,14 +357,14 @@ class Pass {
 
   BackwardOptions options_ = {};
   std::vector<Tensor>* found_ = nullptr;
-  const Ends* ends_ = nullptr;
-  LeftOut* left_out_ = nullptr;             // null: nothing is left out
+  const StopPoints* ends_ = nullptr;
+  DeferredGradients* left_out_ = nullptr;   // null: nothing is left out
   LaterGradients::State* later_ = nullptr;  // of a pass whose leaves are left out
   std::unordered_map<Node*, Task> tasks_;
-  std::priority_queue<Ready> ready_;
+  std::priority_queue<ReadyNode> ready_;
   std::uint64_t ready_count_ = 0;
   std::vector<Node*> roots_;
-  std::vector<Wanted> wanted_;
+  std::vector<RequestedGradient> wanted_;
 };
 
 Tensor root_gradient(const Tensor& root, const Tensor& given) {
@@ -485,8 +485,8 @@ std::vector<Tensor> gradients(std::span<const Tensor> roots, std::span<const Ten
 
 namespace {
 
-Ends ends_of(std::span<const Node::Edge> edges, std::uint64_t first, std::string_view user) {
-  Ends stops{.slots = {}, .first = first, .user = user};
+StopPoints ends_of(std::span<const Node::Edge> edges, std::uint64_t first, std::string_view user) {
+  StopPoints stops{.slots = {}, .first = first, .user = user};
   for (std::size_t i = 0; i < edges.size(); ++i) {
     if (edges[i].node) {
       stops.slots.emplace(std::pair(edges[i].node.get(), edges[i].result), i);
@@ -501,7 +501,7 @@ std::vector<Tensor> gradients_between(std::span<const Tensor> roots, std::span<c
                                       std::span<const Node::Edge> ends, std::uint64_t first,
                                       std::string_view user) {
   std::vector<Tensor> found(ends.size());
-  const Ends stops = ends_of(ends, first, user);
+  const StopPoints stops = ends_of(ends, first, user);
   Pass pass({}, &found, &stops);
   run_pass(pass, roots, grads);
   return found;
@@ -512,9 +512,9 @@ Node::Rest gradients_between_apart(std::span<const Tensor> roots, std::span<cons
                                    std::string_view user, const std::vector<bool>& later,
                                    std::vector<Tensor>& found) {
   found.assign(ends.size(), Tensor());
-  auto stops = std::make_shared<Ends>(ends_of(ends, first, user));
+  auto stops = std::make_shared<StopPoints>(ends_of(ends, first, user));
   stops->later = &later;
-  auto left_out = std::make_shared<LeftOut>();
+  auto left_out = std::make_shared<DeferredGradients>();
   Pass pass(found, *stops, *left_out);
   run_pass(pass, roots, grads);
   stops->later = nullptr;

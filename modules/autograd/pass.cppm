@@ -32,7 +32,7 @@ bool owns_memory_alone(const Tensor& x);
 Tensor own_gradient(Tensor gradient);
 
 /// Gradients that a backward has left out, in the order in which it would have computed them.
-class LeftOut {
+class DeferredGradients {
  public:
   /// Calls the step's backward where some of its operands, marked by `later`, may be left out.
   /// `out` gets the gradients of the others.
@@ -83,11 +83,11 @@ std::uint64_t next_step();
 
 class CaptureScope;
 /// What the calling thread records.
-struct Recorded {
+struct TapeState {
   std::uint64_t steps = 0;          // how many steps it has recorded
   CaptureScope* capture = nullptr;  // the innermost one
 };
-Recorded& recorded_here();
+TapeState& recorded_here();
 
 /// While one exists, this thread records no steps, but notes which tensors that need a gradient are
 /// used: those from outside of a function that will be computed again for backward.

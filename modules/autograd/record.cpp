@@ -138,7 +138,7 @@ class OpNode final : public Node {
   bool released_ = false;
 };
 
-thread_local constinit Recorded recorded;
+thread_local constinit TapeState recorded;
 
 /// Makes the results of a call that needs gradients results of a recorded step.
 void record(const Op& op, std::span<const Tensor> in, const Attributes& attributes,
@@ -244,7 +244,7 @@ Tensors autograd_call(const Op& op, std::span<const Tensor> in, const Attributes
 
 }  // namespace
 
-Recorded& recorded_here() { return recorded; }
+TapeState& recorded_here() { return recorded; }
 
 CaptureScope::CaptureScope() : before_(std::exchange(recorded.capture, this)) {}
 CaptureScope::~CaptureScope() { recorded.capture = before_; }

@@ -99,9 +99,9 @@ std::string written_in_place(const std::string& path, Parts parts) {
 }
 
 /// A file without a name of its own: it goes with the object unless it has got one.
-class Fresh {
+class UnnamedFile {
  public:
-  explicit Fresh(const fs::path& folder) {
+  explicit UnnamedFile(const fs::path& folder) {
     static std::atomic<int> count{0};
     do {
       path_ = folder / (".tessera-" + std::to_string(::getpid()) + "-" + std::to_string(++count));
@@ -109,9 +109,9 @@ class Fresh {
           ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
   }
-  Fresh(const Fresh&) = delete;
-  Fresh& operator=(const Fresh&) = delete;
-  ~Fresh() {
+  UnnamedFile(const UnnamedFile&) = delete;
+  UnnamedFile& operator=(const UnnamedFile&) = delete;
+  ~UnnamedFile() {
     const int error = errno;
     if (descriptor_ >= 0) {
       ::close(descriptor_);
@@ -191,7 +191,7 @@ std::string write_file(const std::string& path, std::span<const std::string_view
     }
   }
   const std::string place = output_place(path);
-  Fresh fresh(parent_of(place));
+  UnnamedFile fresh(parent_of(place));
   if (fresh.descriptor() < 0) {
     const int error = errno;
     return exists && (error == EACCES || error == EPERM || error == ENAMETOOLONG)

@@ -22,12 +22,12 @@ namespace {
 using nlohmann::json;
 
 /// Ends the parser from within.
-struct Refused {
+struct RefusedJson {
   std::string problem;
 };
 
-/// Builds the value from the parser's events; throws Refused. nlohmann's own parser with a callback
-/// looks at all members of an object again for each object among them.
+/// Builds the value from the parser's events; throws RefusedJson. nlohmann's own parser with a
+/// callback looks at all members of an object again for each object among them.
 template <class Json>
 class Builder final : public nlohmann::json_sax<Json> {
  public:
@@ -48,7 +48,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
   bool number_float(number_float_t value, const string_t& text) override {
     if (exact_ && text.find_first_of(".eE") == string_t::npos) {
-      throw Refused{"the whole number " + shown(text, 60) + " has more than 64 bits"};
+      throw RefusedJson{"the whole number " + shown(text, 60) + " has more than 64 bits"};
     }
     return add(value);
   }
@@ -80,26 +80,27 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::json::exception& error) override {
     if (dynamic_cast<const json::parse_error*>(&error) != nullptr) {
-      throw Refused{"it is not JSON in UTF-8, see byte " + std::to_string(position)};
+      throw RefusedJson{"it is not JSON in UTF-8, see byte " + std::to_string(position)};
     }
-    throw Refused{"a number in it is out of range"};
+    throw RefusedJson{"a number in it is out of range"};
   }
 
  private:
   static constexpr bool is_ordered = std::is_same_v<Json, nlohmann::ordered_json>;
 
   /// An object or a list that is not complete.
-  struct Open {
+  struct OpenValue {
     Json* value = nullptr;
     std::unordered_set<std::string> names = {};  // of an ordered object's members
   };
 
   [[noreturn]] static void refuse_second(const std::string& name) {
-    throw Refused{"the name '" + shown(name) + "' occurs twice in one object"};
+    throw RefusedJson{"the name '" + shown(name) + "' occurs twice in one object"};
   }
   void count() {
     if (++values_ > limits_.values) {
-      throw Refused{"it holds too many values (at most " + std::to_string(limits_.values) + ")"};
+      throw RefusedJson{"it holds too many values (at most " + std::to_string(limits_.values) +
+                        ")"};
     }
   }
   Json* place(Json value) {
@@ -123,8 +124,8 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool open(Json value) {
     count();
     if (open_.size() >= limits_.depth) {
-      throw Refused{"it is nested too deeply (at most " + std::to_string(limits_.depth) +
-                    " levels)"};
+      throw RefusedJson{"it is nested too deeply (at most " + std::to_string(limits_.depth) +
+                        " levels)"};
     }
     open_.push_back({place(std::move(value))});
     return true;
@@ -140,7 +141,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   Json root_;
   Json* member_ = nullptr;  // whose name was read last
   // Each grows only while it is the last of them, so the addresses of what is in it stay.
-  std::vector<Open> open_;
+  std::vector<OpenValue> open_;
 };
 
 std::string too_large(std::size_t bytes, const JsonLimits& limits) {
@@ -149,14 +150,14 @@ std::string too_large(std::size_t bytes, const JsonLimits& limits) {
 }
 
 template <class Json>
-Parsed<Json> parse(std::string_view text, const JsonLimits& limits) {
+ParseResult<Json> parse(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes) {
     return {{}, too_large(text.size(), limits)};
   }
   Builder<Json> builder(limits);
   try {
     Json::sax_parse(text.begin(), text.end(), &builder);
-  } catch (const Refused& refused) {
+  } catch (const RefusedJson& refused) {
     return {{}, refused.problem};
   }
   Json value = builder.take();
@@ -167,7 +168,7 @@ Parsed<Json> parse(std::string_view text, const JsonLimits& limits) {
 }
 
 template <class Json>
-Parsed<Json> read(const std::string& path, const JsonLimits& limits) {
+ParseResult<Json> read(const std::string& path, const JsonLimits& limits) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (error || !std::filesystem::is_regular_file(status)) {
@@ -210,7 +211,7 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text) {
   Builder<nlohmann::ordered_json> builder(no_limits, true);
   try {
     nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &builder);
-  } catch (const Refused& refused) {
+  } catch (const RefusedJson& refused) {
     refuse_json("JSON", refused.problem, "");
   }
   return builder.take();

@@ -9,7 +9,7 @@ export namespace tessera {
 namespace reflect {
 
 template <class A>
-struct AnyBut {  // converts to every type but A
+struct AnyOther {  // converts to every type but A
   template <class T>
     requires(!__is_same(T, A))
   constexpr operator T() const;  // NOLINT(google-explicit-constructor)
@@ -18,8 +18,8 @@ struct AnyBut {  // converts to every type but A
 /// Fields of an aggregate: the most values that it can be initialised with.
 template <class A, class... Known>
 consteval int count_fields() {
-  if constexpr (requires { A{Known{}..., AnyBut<A>{}}; }) {
-    return count_fields<A, Known..., AnyBut<A>>();
+  if constexpr (requires { A{Known{}..., AnyOther<A>{}}; }) {
+    return count_fields<A, Known..., AnyOther<A>>();
   } else {
     return static_cast<int>(sizeof...(Known));
   }

@@ -34,15 +34,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 /// Numbers as words of a list: each, or, of many, runs; and how many were left out.
-struct Listed {
+struct NumberList {
   std::vector<std::string> runs;
   std::size_t left_out = 0;
 };
 
-Listed listed_numbers(std::span<const int> numbers) {
+NumberList listed_numbers(std::span<const int> numbers) {
   constexpr std::size_t few = 16;
   const bool as_runs = numbers.size() > few;
-  Listed listed;
+  NumberList listed;
   for (std::size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
     if (listed.runs.size() == few) {
       listed.left_out = numbers.size() - begin;
@@ -189,13 +189,13 @@ std::string count_text(std::int64_t count, std::string_view thing) {
 }
 
 std::string list_numbers(std::span<const int> numbers) {
-  const Listed listed = listed_numbers(numbers);
+  const NumberList listed = listed_numbers(numbers);
   const std::string text = fmt::format("{}", fmt::join(listed.runs, ", "));
   return listed.left_out == 0 ? text : fmt::format("{} and {} more", text, listed.left_out);
 }
 
 std::string numbers_text(std::string_view thing, std::span<const int> numbers) {
-  Listed listed = listed_numbers(numbers);
+  NumberList listed = listed_numbers(numbers);
   if (listed.left_out > 0) {
     listed.runs.push_back(fmt::format("{} more", listed.left_out));
   }

@@ -20,7 +20,7 @@ namespace tessera::collective {
 namespace {
 
 /// Names that this process knows. Bounded: later ones are not kept.
-class Noted {
+class NameTable {
  public:
   std::int64_t add(std::string_view name) {
     const auto identity =
@@ -51,8 +51,8 @@ class Noted {
   std::unordered_map<std::uint64_t, std::string> shapes_;
 };
 
-Noted& noted() {
-  static Noted all;
+NameTable& noted() {
+  static NameTable all;
   return all;
 }
 

@@ -51,7 +51,7 @@ void count_capture(ReplayCounts& counts, const std::string& reason) {
 }
 
 /// The numbers that a replay has read until a guard ended it.
-GuardPath path_of(const GuardFailed& failed, const GuardPath& recorded) {
+GuardPath path_of(const GuardFailure& failed, const GuardPath& recorded) {
   const auto known = static_cast<std::ptrdiff_t>(failed.number()) + 1;
   GuardPath path(recorded.begin(), recorded.begin() + known);
   path.back().value = failed.now();
@@ -126,7 +126,7 @@ CapturedFunction::CapturedFunction(std::function<void()> before_switch)
     : before_switch_(std::move(before_switch)) {}
 CapturedFunction::~CapturedFunction() = default;
 
-CapturedFunction::Kept* CapturedFunction::find(const Call& call, const GuardPath& known) {
+CapturedFunction::CachedProgram* CapturedFunction::find(const Call& call, const GuardPath& known) {
   counts_.refusal.clear();
   for (auto one = entries_.end(); one != entries_.begin();) {
     --one;
@@ -156,7 +156,7 @@ void CapturedFunction::release_old_memory() {
 bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
   std::string given_up;
   for (std::size_t tried = 0; tried < most_captures; ++tried) {
-    Kept* const kept = find(call, known);
+    CachedProgram* const kept = find(call, known);
     if (kept == nullptr) {
       break;
     }
@@ -168,7 +168,7 @@ bool CapturedFunction::replayed(const Call& call, GuardPath& known) {
       call.replay(*kept->program);
       ++counts_.replayed;
       return true;
-    } catch (const GuardFailed& failed) {  // nothing was changed
+    } catch (const GuardFailure& failed) {  // nothing was changed
       known = path_of(failed, kept->guards);
       given_up = guard_in_words(kept->guards[failed.number()], failed.now());
       ++counts_.given_up;
@@ -262,7 +262,7 @@ void CapturedFunction::clear() {
 }
 
 void CapturedFunction::release_memory() noexcept {
-  for (const Kept& kept : entries_) {
+  for (const CachedProgram& kept : entries_) {
     kept.program->release_memory();
   }
 }

@@ -56,7 +56,7 @@ class CapturedFunction {
     std::function<std::string(const Entry& entry)> misfit = {};
     /// Equal for calls that one program can be right for.
     std::function<std::string()> kind = {};
-    /// Replays it. A guard that fails (GuardFailed) has changed nothing.
+    /// Replays it. A guard that fails (GuardFailure) has changed nothing.
     std::function<void(Entry& entry)> replay = {};
     /// It will not be replayed, because there is no program of it: `why`. May refuse that.
     std::function<void(const std::string& why)> before_taking = {};
@@ -95,13 +95,13 @@ class CapturedFunction {
   const ReplayCounts& counts() const { return counts_; }
 
  private:
-  struct Kept {
+  struct CachedProgram {
     std::unique_ptr<Entry> program;
     std::vector<GuardValue> guards;  // those within it
   };
   /// The program of a call, which is the last of entries_ then. `known`: guards that the call has
   /// read. Null: there is none, and the counts say why the one that was used last is not.
-  Kept* find(const Call& call, const std::vector<GuardValue>& known);
+  CachedProgram* find(const Call& call, const std::vector<GuardValue>& known);
   /// Whether it was replayed; otherwise the counts say why not, and `known` what it has read.
   bool replayed(const Call& call, std::vector<GuardValue>& known);
   void record(const Call& call, const std::string& kind);
@@ -109,7 +109,7 @@ class CapturedFunction {
   void release_old_memory();
 
   std::function<void()> before_switch_;
-  std::vector<Kept> entries_;                  // the one that was used last is the last
+  std::vector<CachedProgram> entries_;         // the one that was used last is the last
   std::map<std::string, std::int64_t> kinds_;  // of calls without a program: how many were taken
   bool compares_ = false;                      // in capture()
   bool always_compares_ = false;

@@ -5,7 +5,7 @@ import tessera.base;
 export namespace tessera {
 
 /// What became of an attempt to make code.
-struct CodeMade {
+struct CompileOutcome {
   std::string missing = {};  // why there is none; "": it was made
   bool late = false;         // the limit of waiting is over: the process waits for no other code
 };
@@ -16,7 +16,8 @@ struct CachedCode {
   std::string extension = {};  // of its file: "so", "cubin"
   bool is_executed = false;    // by the dynamic linker, from its file
   std::string otherwise = {};  // what the caller does without it: "the executor is planned"
-  std::function<CodeMade(const std::string& file)> make = {};  // in a fresh folder, which goes away
+  std::function<CompileOutcome(const std::string& file)> make =
+      {};  // in a fresh folder, which goes away
   /// Gets the file while nobody else changes it. "", or why the code is none.
   std::function<std::string(const std::string& file)> use = {};
 };

@@ -39,7 +39,7 @@ class CacheError : public std::runtime_error {
 };
 
 /// Somebody was waited for in vain: whoever comes next need not wait as long again.
-class WaitedInVain : public CacheError {
+class WaitTimeout : public CacheError {
  public:
   using CacheError::CacheError;
 };
@@ -124,8 +124,8 @@ void lock(FileLock& file, const std::string& otherwise) {
   if (state == FileLock::State::held) {
     file.sign();
   } else if (state == FileLock::State::busy) {
-    throw WaitedInVain(fmt::format("{} has had the lock {} for {:.4g} s", file.holder(),
-                                   file.path(), patience.limit()));
+    throw WaitTimeout(fmt::format("{} has had the lock {} for {:.4g} s", file.holder(), file.path(),
+                                  patience.limit()));
   } else {
     throw CacheError(fmt::format("cannot lock {} ({})", file.path(), file.problem()));
   }
@@ -156,9 +156,9 @@ class Scratch {
 void make(const CachedCode& code, const fs::path& file) {
   const Scratch scratch(file);
   const fs::path made = scratch.folder() / ("code." + code.extension);
-  const CodeMade result = code.make(made.string());
+  const CompileOutcome result = code.make(made.string());
   if (result.late) {
-    throw WaitedInVain(result.missing);
+    throw WaitTimeout(result.missing);
   }
   if (!result.missing.empty()) {
     throw CacheError(result.missing);
@@ -221,7 +221,7 @@ std::string use_cached_code(const CachedCode& code) {
   }
   try {
     return used(code);
-  } catch (const WaitedInVain& error) {
+  } catch (const WaitTimeout& error) {
     waited_in_vain = error.what();
     return waited_in_vain;
   } catch (const CacheError& error) {

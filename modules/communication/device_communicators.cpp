@@ -182,12 +182,12 @@ void DeviceCommunicators::agree(Entry& entry, const std::string& kind) {
   entry.communicator = &host;
 }
 
-std::optional<DeviceCommunicators::Pending> DeviceCommunicators::oldest() {
+std::optional<DeviceCommunicators::PendingCall> DeviceCommunicators::oldest() {
   const std::lock_guard guard(movers_mutex_);
   for (DeviceMover* const mover : movers_) {
-    if (const std::optional<DeviceMover::Pending> pending = mover->oldest()) {
-      return Pending{pending->call, pending->sequence, pending->peer,
-                     describe_group(mover->engine().view().group())};
+    if (const std::optional<DeviceMover::PendingCall> pending = mover->oldest()) {
+      return PendingCall{pending->call, pending->sequence, pending->peer,
+                         describe_group(mover->engine().view().group())};
     }
   }
   return std::nullopt;

@@ -23,14 +23,14 @@ class DeviceCommunicators {
   Communicator* find(Device device, std::span<const int> ranks, std::string_view name);
 
   // What waits for devices look at; any thread may call them.
-  struct Pending {
+  struct PendingCall {
     Call call;
     std::uint64_t sequence = 0;
     int peer = 0;  ///< global: for whom the device may wait
     std::string group;
   };
   /// A call that a device has not completed: of each group the first one, of all groups any.
-  std::optional<Pending> oldest();
+  std::optional<PendingCall> oldest();
   /// A problem of a device's group that no wait has raised; empty: none.
   std::string failure();
   /// The run has failed: ends what is queued.

@@ -103,15 +103,15 @@ void DeviceMover::forget_completed() {
   }
 }
 
-std::optional<DeviceMover::Pending> DeviceMover::oldest() {
+std::optional<DeviceMover::PendingCall> DeviceMover::oldest() {
   const std::lock_guard lock(mutex_);
   forget_completed();
   if (in_flight_.empty() || view_.size() == 1) {
     return std::nullopt;
   }
   const InFlight& first = in_flight_.front();
-  return Pending{first.call, first.announced.sequence,
-                 view_.global_rank(view_.missing(first.announced.sequence))};
+  return PendingCall{first.call, first.announced.sequence,
+                     view_.global_rank(view_.missing(first.announced.sequence))};
 }
 
 void DeviceMover::issue(const Operation& operation) {
@@ -119,7 +119,7 @@ void DeviceMover::issue(const Operation& operation) {
   prepare(op, view_.size());
   require(op.form->read != nullptr,
           "barrier: the communicator of a device has none; use one of the host");
-  const Announced announced = engine_.announce(Operation(op));
+  const AnnouncedCall announced = engine_.announce(Operation(op));
   if (!announced.issued) {
     return;
   }

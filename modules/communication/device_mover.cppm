@@ -29,12 +29,12 @@ class DeviceMover {
 
   const Stream& stream() const { return stream_; }
   /// The first call that the device has not completed. Any thread may call it.
-  struct Pending {
+  struct PendingCall {
     Call call;
     std::uint64_t sequence = 0;
     int peer = 0;  // global: a member that has not issued it, or else the next one
   };
-  std::optional<Pending> oldest();
+  std::optional<PendingCall> oldest();
   /// See DeviceGroup. Any thread may call them.
   void abort() noexcept;
   std::string failure();
@@ -43,7 +43,7 @@ class DeviceMover {
  private:
   struct InFlight {
     Call call;
-    Announced announced;
+    AnnouncedCall announced;
     std::optional<Event> done;  // none: its work is being queued
   };
   /// Tells the group of the segments of its device.

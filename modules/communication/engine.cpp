@@ -83,7 +83,7 @@ std::uint64_t Engine::enter(Operation&& operation) {
   return sequence;
 }
 
-Announced Engine::announce_now(Operation&& operation) {
+AnnouncedCall Engine::announce_now(Operation&& operation) {
   if (view_.is_fake()) {
     return {};
   }
@@ -95,14 +95,14 @@ Announced Engine::announce_now(Operation&& operation) {
   return {true, sequence, view_.group_offset(), record};
 }
 
-Announced Engine::announce(Operation&& operation) {
+AnnouncedCall Engine::announce(Operation&& operation) {
   if (!is_observed()) [[likely]] {
     return announce_now(std::move(operation));
   }
   Activity issue = activity(Activity::Kind::issue, operation.call, issued());
   issue.bytes = received_bytes(operation.call, operation.arrays(), view_.rank(), view_.size(),
                                operation.receive_begins.data());
-  Announced announced;
+  AnnouncedCall announced;
   Observers::perform(issue, [&] { announced = announce_now(std::move(operation)); });
   Observers::issued(this, issue.sequence, issue, false);
   return announced;

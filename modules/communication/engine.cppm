@@ -34,7 +34,7 @@ class Engine {
   }
   /// Issues a call whose data others move: the members are told of it, and compare it with theirs
   /// while they wait for anything or issue the next one.
-  Announced announce(Operation&& operation);
+  AnnouncedCall announce(Operation&& operation);
   /// Returns when all members have issued the calls that were announced, and they are the same.
   void finish_announced();
   bool done(std::uint64_t ticket);
@@ -63,7 +63,7 @@ class Engine {
   Activity activity(Activity::Kind kind, const Call& call, std::uint64_t sequence) const;
 
   Work issue_now(Operation&& operation);
-  Announced announce_now(Operation&& operation);
+  AnnouncedCall announce_now(Operation&& operation);
   /// The number of the call. The lock is held.
   std::uint64_t enter(Operation&& operation);
   void wait_now(std::uint64_t ticket);

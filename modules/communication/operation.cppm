@@ -58,7 +58,7 @@ inline void prepare(Operation& op, int size) {
 }
 
 /// A call that a group was told of, and whose data devices move.
-struct Announced {
+struct AnnouncedCall {
   bool issued = false;  ///< an observer may have decided otherwise
   std::uint64_t sequence = 0;
   std::uint64_t group = 0;  ///< offset of its block

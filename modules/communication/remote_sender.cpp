@@ -42,7 +42,7 @@ class RemoteSender::Body {
   void clear() { ranges_.clear(); }
 
   /// Writes the ranges after the head; small ones with their bytes, large ones become parts.
-  void put(Outgoing& message, Writer writer) const {
+  void put(OutgoingMessage& message, Writer writer) const {
     writer.put(static_cast<std::uint8_t>(table_));
     writer.put(static_cast<std::uint32_t>(bases_.size()));
     writer.put(static_cast<std::uint32_t>(extra_.size()));
@@ -145,7 +145,7 @@ void RemoteSender::send_result(const Operation& op) const {
 void RemoteSender::send(const Operation& op, const GroupView::Machine& machine, Topic topic,
                         const Body& body) const {
   Bridge& bridge = *group_.state().bridge;
-  Outgoing message{.to = bridge.machines().gateway(group_.state().rank, machine.number)};
+  OutgoingMessage message{.to = bridge.machines().gateway(group_.state().rank, machine.number)};
   body.put(message, head(topic, op.sequence, op.call));
   message.left = [departures = machine.departures, sequence = op.sequence] {
     departures->left(sequence);
@@ -165,7 +165,8 @@ void RemoteSender::send_message(const Call& call, const void* source, int to, in
   }
   Body body({copy->data()});
   body.add(0, 0, bytes);
-  Outgoing message{.to = bridge.machines().gateway(group_.state().rank, machine), .owned = copy};
+  OutgoingMessage message{.to = bridge.machines().gateway(group_.state().rank, machine),
+                          .owned = copy};
   Writer writer = head(Topic::message, order, call);
   writer.put(static_cast<std::int32_t>(to));
   writer.put(static_cast<std::int32_t>(tag));

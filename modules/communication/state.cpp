@@ -233,7 +233,7 @@ void WorldState::retire(std::uint64_t offset) noexcept {
   if (closed_) {
     return;  // peers may still read; the region is freed with its last user
   }
-  Retired entry{offset, {}};
+  RetiredBuffer entry{offset, {}};
   for (Engine* engine : engines_) {
     if (!engine->peers_done(engine->issued())) {
       entry.readers.emplace_back(engine, engine->issued());
@@ -244,7 +244,7 @@ void WorldState::retire(std::uint64_t offset) noexcept {
 }
 
 void WorldState::reap_retired() {
-  std::erase_if(retired_, [&](const Retired& entry) {
+  std::erase_if(retired_, [&](const RetiredBuffer& entry) {
     const bool free = std::all_of(entry.readers.begin(), entry.readers.end(),
                                   [](const auto& r) { return r.first->peers_done(r.second); });
     if (free) {

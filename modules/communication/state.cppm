@@ -134,7 +134,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   Communicator& find_or_make(std::span<const int> ranks, std::uint64_t hash, std::string_view name);
   void reap_retired();
 
-  struct Retired {
+  struct RetiredBuffer {
     std::uint64_t offset;
     std::vector<std::pair<Engine*, std::uint64_t>> readers;
   };
@@ -154,7 +154,7 @@ class WorldState : public std::enable_shared_from_this<WorldState> {
   std::array<std::atomic<Communicator*>, 64> unnamed_{};
   std::atomic<Communicator*> everyone_{nullptr};
   std::vector<Engine*> engines_;
-  std::vector<Retired> retired_;
+  std::vector<RetiredBuffer> retired_;
   /// Takes from the region, under its lock; 0: no room.
   std::uint64_t take_extent(std::size_t bytes);
   class SmallExtents;

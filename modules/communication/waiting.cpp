@@ -160,7 +160,7 @@ class WorldState::WatchedWait final : public DeviceWait {
       state_.fail_published(failure);
     }
     state_.progress_others(nullptr);  // compares calls that devices carry out
-    const std::optional<DeviceCommunicators::Pending> pending = state_.devices->oldest();
+    const std::optional<DeviceCommunicators::PendingCall> pending = state_.devices->oldest();
     if (!pending) {
       long_.reset();
       return;

@@ -157,9 +157,9 @@ void World::tell_waits(std::int64_t step) {
 }
 
 RankWaits World::waits_of(int rank) const {
-  const ToldWaits::Told told = transport() == Transport::fake
-                                   ? state_->own_record().waits.load()
-                                   : state_->control->ranks()[rank].waits.load();
+  const ReportedWaits::StepWaits told = transport() == Transport::fake
+                                            ? state_->own_record().waits.load()
+                                            : state_->control->ranks()[rank].waits.load();
   return {.step = told.step, .seconds = static_cast<double>(told.nanoseconds) * 1e-9};
 }
 

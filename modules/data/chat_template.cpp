@@ -165,7 +165,7 @@ const jinja::List& messages_of(const jinja::Dict& conversation) {
 /// What the template marks, by answers: a mark is of the message that the template is at. Elsewhere
 /// each mark is an answer, in their order, or belongs to the answer before it.
 std::vector<AnswerPlace> marked_answers(const std::string& name,
-                                        const std::vector<jinja::Generated>& marks,
+                                        const std::vector<jinja::GenerationSpan>& marks,
                                         const std::vector<std::int64_t>& answers) {
   std::vector<AnswerPlace> places;
   std::vector<std::int64_t> marked;

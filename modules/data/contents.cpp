@@ -59,9 +59,9 @@ std::vector<std::string> forms_of(const std::string& text) {
 }
 
 /// The text that a template has written.
-class Written {
+class RenderedText {
  public:
-  explicit Written(std::string_view text) : text_(text), squeezed_(squeezed(text)) {}
+  explicit RenderedText(std::string_view text) : text_(text), squeezed_(squeezed(text)) {}
 
   /// The place of a byte of the text, which is not before the one of the last call.
   std::size_t place(std::size_t byte) {
@@ -122,7 +122,8 @@ std::optional<std::pair<std::string, std::string>> thoughts_of(const std::string
 /// Compares the messages one after the other.
 class Comparison {
  public:
-  Comparison(Written& written, std::vector<DroppedContent>& dropped, std::set<std::string>& unread)
+  Comparison(RenderedText& written, std::vector<DroppedContent>& dropped,
+             std::set<std::string>& unread)
       : written_(written), dropped_(dropped), unread_(unread) {}
 
   void message(const Message& message, std::size_t number, const MessagePlace& place) {
@@ -246,7 +247,7 @@ class Comparison {
     return std::ranges::find(names, name) != names.end();
   }
 
-  Written& written_;
+  RenderedText& written_;
   std::vector<DroppedContent>& dropped_;
   std::set<std::string>& unread_;
   std::size_t number_ = 0;
@@ -268,7 +269,7 @@ std::vector<DroppedContent> dropped_contents(const Conversation& conversation,
                                              std::string_view text,
                                              const std::vector<MessagePlace>& places,
                                              std::set<std::string>& unread) {
-  Written written(text);
+  RenderedText written(text);
   std::vector<DroppedContent> dropped;
   Comparison comparison(written, dropped, unread);
   comparison.tools(conversation.tools);

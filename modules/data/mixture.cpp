@@ -50,8 +50,8 @@ Mixture::Mixture(std::vector<WeightedRows> sources, std::uint64_t seed, bool shu
   }
 }
 
-Mixture::Place Mixture::at(std::int64_t place) const {
-  Place out;
+Mixture::SourceRow Mixture::at(std::int64_t place) const {
+  SourceRow out;
   std::int64_t number = place;  // among the places of the source
   if (sources_.size() > 1) {
     const Permutation order(block, hash_combine(seed_, mixing),

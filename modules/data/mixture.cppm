@@ -20,12 +20,12 @@ class Mixture {
   /// thousandth of all.
   Mixture(std::vector<WeightedRows> sources, std::uint64_t seed, bool shuffled);
 
-  struct Place {
+  struct SourceRow {
     std::size_t source = 0;
     std::int64_t row = 0;
     std::int64_t epoch = 0;  // of the source
   };
-  Place at(std::int64_t place) const;
+  SourceRow at(std::int64_t place) const;
 
   std::size_t sources() const { return sources_.size(); }
   const RowSource& source(std::size_t which) const { return *sources_[which].rows; }

@@ -23,9 +23,9 @@ namespace tessera::data {
 namespace {
 
 /// The next documents that are in no row yet.
-class Waiting {
+class PendingDocuments {
  public:
-  Waiting(std::span<const std::int64_t> lengths, std::int64_t most) : lengths_(lengths) {
+  PendingDocuments(std::span<const std::int64_t> lengths, std::int64_t most) : lengths_(lengths) {
     while (std::ssize(by_length_) < most && next_ < std::ssize(lengths_)) {
       add_next();
     }
@@ -82,7 +82,7 @@ Packing pack(std::span<const std::int64_t> lengths, std::int64_t room, std::int6
   }
   Packing packing{.documents = {}, .begins = {0}};
   packing.documents.reserve(lengths.size());
-  Waiting waiting(lengths, std::max<std::int64_t>(look_ahead, 1));
+  PendingDocuments waiting(lengths, std::max<std::int64_t>(look_ahead, 1));
   while (!waiting.empty()) {
     std::int64_t left = room;
     for (std::int64_t next = waiting.first(); next >= 0; next = waiting.longest(left)) {

@@ -35,14 +35,14 @@ class Tokens final : public TokenSource {
   void read_bytes(const Segment& segment, std::size_t offset, std::span<std::byte> out) const;
 
   /// The file that was read last stays open. Ranks that are threads share it.
-  struct Open {
+  struct OpenSegment {
     std::mutex mutex;
     const Segment* segment = nullptr;
     std::optional<DataFile::Handle> handle;
   };
 
   std::vector<Segment> segments_;
-  std::unique_ptr<Open> open_ = std::make_unique<Open>();
+  std::unique_ptr<OpenSegment> open_ = std::make_unique<OpenSegment>();
   std::int64_t size_ = 0;
   std::int64_t vocab_ = 256;
 };

@@ -92,7 +92,7 @@ class Worker {
 };
 
 /// How often a mark was placed, and which of its places is reached.
-class Place {
+class EventCount {
  public:
   std::uint64_t placed() {
     const std::lock_guard lock(mutex_);
@@ -144,8 +144,12 @@ class CpuDriver final : public DeviceDriver {
     }
   }
 
-  Mark make_mark() override { return new std::shared_ptr<Place>(std::make_shared<Place>()); }
-  void free_mark(Mark mark) noexcept override { delete static_cast<std::shared_ptr<Place>*>(mark); }
+  Mark make_mark() override {
+    return new std::shared_ptr<EventCount>(std::make_shared<EventCount>());
+  }
+  void free_mark(Mark mark) noexcept override {
+    delete static_cast<std::shared_ptr<EventCount>*>(mark);
+  }
   void record(Mark mark, Queue queue) override {
     launch(queue, [place = place(mark), at = place(mark)->place()] { place->reach(at); });
   }
@@ -190,8 +194,8 @@ class CpuDriver final : public DeviceDriver {
  private:
   static constexpr std::size_t alignment = 512;
   static Worker& worker(Queue queue) { return **static_cast<std::shared_ptr<Worker>*>(queue); }
-  static std::shared_ptr<Place> place(Mark mark) {
-    return *static_cast<std::shared_ptr<Place>*>(mark);
+  static std::shared_ptr<EventCount> place(Mark mark) {
+    return *static_cast<std::shared_ptr<EventCount>*>(mark);
   }
 };
 

@@ -52,9 +52,9 @@ double moved_bytes(const Call& call, std::span<const Tensor> out) {
 }
 
 /// The program as written.
-class AsWritten final : public Mode {
+class ProgramAccount final : public Mode {
  public:
-  explicit AsWritten(Account& account) : account_(account) {}
+  explicit ProgramAccount(Account& account) : account_(account) {}
 
   Tensors call(const Call& call, NextCall& next) override {
     Tensors out = next(call);
@@ -79,9 +79,9 @@ class AsWritten final : public Mode {
 };
 
 /// Counts the calls that this rank executes.
-class AsExecuted final : public Mode {
+class ExecutionAccount final : public Mode {
  public:
-  explicit AsExecuted(Account& account) : account_(account) {}
+  explicit ExecutionAccount(Account& account) : account_(account) {}
 
   Tensors call(const Call& call, NextCall& next) override {
     Tensors out = next(call);
@@ -163,8 +163,8 @@ struct AccountScope::Implementation {
 
   Account& account;
   CommunicationReport report;
-  AsWritten written{account};
-  AsExecuted executed{account};
+  ProgramAccount written{account};
+  ExecutionAccount executed{account};
   ModeScope above{ModeLevel::above_distribution, written};
   ModeScope below{ModeLevel::below_distribution, executed};
 };

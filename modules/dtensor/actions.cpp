@@ -33,13 +33,13 @@ class CommunicatorActions final : public collective::Observer {
 };
 
 /// State of one thread, while it has modes.
-struct Installed {
+struct ThreadActions {
   CommunicatorActions actions;
   collective::ObserverScope scope{actions};
 };
 
-std::optional<Installed>& installed_here() {
-  thread_local std::optional<Installed> installed;
+std::optional<ThreadActions>& installed_here() {
+  thread_local std::optional<ThreadActions> installed;
   return installed;
 }
 

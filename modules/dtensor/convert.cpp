@@ -20,7 +20,7 @@ import tessera.tensor;
 import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
-import :resolved;
+import :redistribution;
 import :steps;
 
 namespace tessera {

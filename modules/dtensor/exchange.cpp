@@ -31,11 +31,11 @@ using collective::Communicator;
 using collective::Work;
 
 /// Boxes one after another in one piece of memory, in the order of the group's ranks.
-struct Packed {
+struct PackedBoxes {
   std::vector<std::int64_t> counts;
   Tensor memory;
 
-  Packed(std::span<const Tensor> boxes, DType dtype, Device device) {
+  PackedBoxes(std::span<const Tensor> boxes, DType dtype, Device device) {
     counts.reserve(boxes.size());
     for (const Tensor& box : boxes) {
       counts.push_back(box ? box.numel() : 0);
@@ -153,10 +153,11 @@ std::unique_ptr<ops::IssuedCollective> start_exchange(const Call& call, const Te
     operands::copy_elements(box_of(local, share.held, box), box_of(out, share.wanted, box));
   }
   const std::vector<Tensor> sent = boxes_of(local, share.held, share.sent, args.group.size());
-  const Packed away(sent, dtype, out.device());
+  const PackedBoxes away(sent, dtype, out.device());
   away.for_each(
       sent, [](const Tensor& box, const Tensor& place) { operands::copy_elements(box, place); });
-  Packed here(boxes_of(out, share.wanted, share.received, args.group.size()), dtype, out.device());
+  PackedBoxes here(boxes_of(out, share.wanted, share.received, args.group.size()), dtype,
+                   out.device());
   Work work = args.group.communicator().all_to_all_async(
       ops::data_of(away.memory), away.counts, ops::data_of(here.memory), here.counts, dtype);
   return std::make_unique<ops::IssuedCollective>(

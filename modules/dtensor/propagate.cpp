@@ -249,18 +249,18 @@ Search search_of(const Call& call, bool allow_communication) {
 }
 
 /// Placements that the cheapest strategy of every axis wants of operands, and makes of results.
-struct Chosen {
+struct ChosenPlacements {
   AxisPlacements in;
   AxisPlacements out;
   std::vector<Order> orders = {};  // of the shards, by what meets (Search::meets)
 };
 
 /// `p` receives what the strategies reduce. Error: no rule accepts the operands.
-Chosen choose(const Search& search, Propagation& p) {
+ChosenPlacements choose(const Search& search, Propagation& p) {
   const int axes = search.mesh.ndim();
   const std::vector<Placement> none(static_cast<std::size_t>(axes));
-  Chosen chosen{.in = AxisPlacements(search.in.size(), none),
-                .out = AxisPlacements(search.results.size(), none)};
+  ChosenPlacements chosen{.in = AxisPlacements(search.in.size(), none),
+                          .out = AxisPlacements(search.results.size(), none)};
   for (int axis = 0; axis < axes; ++axis) {
     const Strategy s = search.best_for(axis, chosen.in);
     if (!s.reductions.empty()) {
@@ -290,7 +290,7 @@ Chosen choose(const Search& search, Propagation& p) {
 }
 
 /// Error: an operand would have to be communicated, and that is not allowed.
-void add_operands(Propagation& p, const Search& search, const Chosen& chosen,
+void add_operands(Propagation& p, const Search& search, const ChosenPlacements& chosen,
                   bool allow_communication) {
   for (std::size_t i = 0; i < search.in.size(); ++i) {
     const SpecHandle& spec = search.specs[i];
@@ -317,7 +317,7 @@ void add_operands(Propagation& p, const Search& search, const Chosen& chosen,
   }
 }
 
-void add_results(Propagation& p, const Search& search, const Chosen& chosen) {
+void add_results(Propagation& p, const Search& search, const ChosenPlacements& chosen) {
   for (std::size_t i = 0; i < chosen.out.size(); ++i) {
     p.out.push_back(Spec::make(Layout::make(search.mesh, chosen.out[i], chosen.orders[0]),
                                search.results[i].shape, search.results[i].dtype));
@@ -364,7 +364,7 @@ Propagation propagate(const Op& op, std::span<const Tensor> in, const Attributes
   const Call call{op, in, attributes};
   const Search search = search_of(call, allow_communication);
   Propagation p;
-  const Chosen chosen = choose(search, p);
+  const ChosenPlacements chosen = choose(search, p);
   p.op = &op;
   p.arguments = attributes;
   add_operands(p, search, chosen, allow_communication);

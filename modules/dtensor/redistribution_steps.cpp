@@ -13,7 +13,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
-import :resolved;
+import :redistribution;
 import :steps;
 
 namespace tessera {
@@ -120,7 +120,8 @@ void Walk::take() {
   const ResolvedStep& resolved = how.steps[next];
   const NoGrad no_grad;
   if (resolved.communicates) {
-    Counted<Storage> packed;  // for the memory plan: what the operator needs besides its result
+    IntrusivePointer<Storage>
+        packed;  // for the memory plan: what the operator needs besides its result
     if (local.is_meta()) {
       packed = Storage::none(
           static_cast<std::size_t>(packed_elements(*resolved.step, local.shape(), resolved.shape)) *

@@ -5,7 +5,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
-import :resolved;
+import :redistribution;
 
 namespace tessera {
 

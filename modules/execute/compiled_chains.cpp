@@ -39,7 +39,7 @@ CompiledChains::CompiledChains(const Program& program, Device device) {
     return;
   }
   for (const Chain& chain : chains_) {
-    Ready& ready = ready_[ready_.add({})];
+    ReadyCall& ready = ready_[ready_.add({})];
     ready.from.resize(chain.inputs.size());
     ready.to.resize(chain.outputs.size());
     for (const Chain::ChainCall& call : chain.calls) {
@@ -71,7 +71,7 @@ bool CompiledChains::compile_for_host(const Program& program) {
   library_ = std::move(generated.library);
   std::map<std::string, std::size_t> numbers;
   for (const ChainIndex k : chains_.keys()) {
-    Ready& ready = ready_[k];
+    ReadyCall& ready = ready_[k];
     const std::string& name = code.names[static_cast<std::size_t>(k.number)];
     ready.number = numbers.try_emplace(name, numbers.size()).first->second;
     ready.function = reinterpret_cast<ChainFunction>(library_->find(name));
@@ -113,7 +113,7 @@ CompiledKernels CompiledChains::summary() const {
 void CompiledChains::run(ChainIndex chain, std::span<const Tensor> in, std::span<Tensor> out,
                          std::span<std::byte> workspace, const Bound& bound) {
   const Chain& one = chains_[chain];
-  Ready& ready = ready_[chain];
+  ReadyCall& ready = ready_[chain];
   for (const auto& [at, instruction] : ready.bound) {
     std::ranges::copy(numbers_of(bound(*instruction)),
                       ready.numbers.begin() + static_cast<std::ptrdiff_t>(at));
@@ -134,7 +134,7 @@ void CompiledChains::run(ChainIndex chain, std::span<const Tensor> in, std::span
   }
 }
 
-void CompiledChains::run_on_host(const Chain& one, Ready& ready, std::span<const Tensor> in,
+void CompiledChains::run_on_host(const Chain& one, ReadyCall& ready, std::span<const Tensor> in,
                                  std::span<Tensor> out, std::span<std::byte> workspace) {
   const auto address = [](const Tensor& x) { return x.raw_data(); };
   std::ranges::transform(in, ready.from.begin(), address);

@@ -5,7 +5,7 @@ import tessera.plugin;
 import tessera.tensor;
 import tessera.program;
 import :chains;
-import :planned;
+import :planned_executor;
 
 export namespace tessera::graph {
 
@@ -29,7 +29,7 @@ class CompiledChains {
 
  private:
   /// Needs of a chain's call, so that a step allocates nothing for it.
-  struct Ready {
+  struct ReadyCall {
     std::size_t number = 0;  // of its function, or of its loop
     ChainFunction function = nullptr;
     ChainEnd end = nullptr;  // of a chain with sums
@@ -45,7 +45,7 @@ class CompiledChains {
   /// False: nothing could be compiled.
   bool compile_for_host(const Program& program);
   bool compile_for_device(const Program& program, Device device);
-  void run_on_host(const Chain& chain, Ready& ready, std::span<const Tensor> in,
+  void run_on_host(const Chain& chain, ReadyCall& ready, std::span<const Tensor> in,
                    std::span<Tensor> out, std::span<std::byte> workspace);
 
   ByChain<Chain> chains_;
@@ -53,7 +53,7 @@ class CompiledChains {
   std::string missing_;
   std::shared_ptr<const plugin::FunctionLibrary> library_;
   std::unique_ptr<DeviceLoops> loops_;  // null: of the CPU
-  ByChain<Ready> ready_;
+  ByChain<ReadyCall> ready_;
 };
 
 }  // namespace tessera::graph

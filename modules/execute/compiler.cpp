@@ -96,7 +96,7 @@ std::vector<std::string> command_of(const Compiler& compiler, const fs::path& co
 }
 
 /// Compiles a source into a library. Its folder also gets what is included.
-CodeMade compile(const Compiler& compiler, const std::string& source, const fs::path& made) {
+CompileOutcome compile(const Compiler& compiler, const std::string& source, const fs::path& made) {
   const fs::path folder = made.parent_path();
   const fs::path code = folder / "code.cpp";
   bool written = write(code, source);

@@ -25,7 +25,7 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.program;
-import :guard_failed;
+import :guard_failure;
 
 namespace tessera {
 
@@ -174,7 +174,7 @@ Attributes Executor::bound(const Instruction& i, const StepVariables& variables)
 
 void Executor::rethrow(const Error& error, ProgramPlace place,
                        const ByTensor<Tensor>& tensors) const {
-  if (const auto* const failed = dynamic_cast<const GuardFailed*>(&error)) {
+  if (const auto* const failed = dynamic_cast<const GuardFailure*>(&error)) {
     complete_communication(program(), place, tensors);
     std::size_t number = 0;
     for (std::size_t s = 0; s <= place.section; ++s) {
@@ -184,7 +184,7 @@ void Executor::rethrow(const Error& error, ProgramPlace place,
       number += static_cast<std::size_t>(
           std::count_if(all.begin(), end, std::mem_fn(&Instruction::is_guard)));
     }
-    throw GuardFailed(guards_of(program())[number], number, failed->now());
+    throw GuardFailure(guards_of(program())[number], number, failed->now());
   }
   if (typeid(error) != typeid(Error)) {
     throw;  // another rank's
@@ -351,7 +351,7 @@ void check_recorded_values(const Instruction& instruction, const Tensor& x) {
     return;
   }
   if (instruction.is_guard()) {
-    throw GuardFailed({.name = instruction.guard, .value = instruction.values[0]}, 0, now[0]);
+    throw GuardFailure({.name = instruction.guard, .value = instruction.values[0]}, 0, now[0]);
   }
   fail(
       fmt::format("the host read other values when the step was recorded, and what follows "

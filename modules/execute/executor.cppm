@@ -37,7 +37,7 @@ class Executor {
   virtual void begin_in_order(std::span<const Tensor> inputs) = 0;
   std::vector<Tensor> arranged(const std::map<std::string, Tensor>& inputs) const;
   /// Executes a section. Errors: a variable that the section needs is missing; a value that the
-  /// host read differs from the recorded one (GuardFailed: it is a guard's, and nothing that
+  /// host read differs from the recorded one (GuardFailure: it is a guard's, and nothing that
   /// outlives the step was changed); those of the operators, with the instruction.
   virtual void run(SectionKind section, const StepVariables& variables) = 0;
   /// Valid until the step ends. Error: no section has computed it.
@@ -91,7 +91,7 @@ void run_in_scope(const Program& program, const Instruction& instruction,
 /// A tensor of Instruction::Kind::empty, full or values.
 Tensor filled(const Instruction& instruction, const ResultShape& shape, Device device);
 /// Checks an Instruction::Kind::check. Error: x has other values than those that the host read;
-/// GuardFailed, without a place, where it is a guard.
+/// GuardFailure, without a place, where it is a guard.
 void check_recorded_values(const Instruction& instruction, const Tensor& x);
 
 }  // namespace tessera

@@ -76,7 +76,7 @@ void HostFetches::fetch(TensorIndex number, const Tensor& x) {
   }
   const MemoryScope scope(MemoryCategory::communication);
   const StreamScope in_stream(*stream_);
-  Fetched one = {.copy = empty(x.shape(), x.dtype(), stream_->device()), .from = &x.storage()};
+  HostCopy one = {.copy = empty(x.shape(), x.dtype(), stream_->device()), .from = &x.storage()};
   if (is_pinned(stream_->device(), x.raw_data())) {
     stream_->copy(one.copy.device_address(), x.raw_data(), bytes, CopyKind::from_pinned);
   } else {
@@ -98,14 +98,14 @@ Tensor HostFetches::taken(TensorIndex number) {
   const Stream stream = current_stream(stream_->device());
   stream.wait(found->second.ready);
   copy.storage().used_on(stream);
-  std::erase_if(used_, [](const Fetched& one) { return one.ready.reached(); });
+  std::erase_if(used_, [](const HostCopy& one) { return one.ready.reached(); });
   used_.push_back({.copy = {}, .from = found->second.from, .ready = found->second.ready});
   fetched_.erase(found);
   return copy;
 }
 
 void HostFetches::wait_for(const Storage& memory) {
-  for (const Fetched& one : used_) {
+  for (const HostCopy& one : used_) {
     if (one.from == &memory) {
       one.ready.synchronize();
     }
@@ -113,7 +113,7 @@ void HostFetches::wait_for(const Storage& memory) {
 }
 
 void HostFetches::end() {
-  for (const Fetched& one : used_) {
+  for (const HostCopy& one : used_) {
     one.ready.synchronize();
   }
   for (const auto& [number, one] : fetched_) {

@@ -37,7 +37,7 @@ class HostFetches {
   void abandon() noexcept;
 
  private:
-  struct Fetched {
+  struct HostCopy {
     Tensor copy;
     const Storage* from = nullptr;
     Event ready = {};
@@ -45,8 +45,8 @@ class HostFetches {
   void fetch(TensorIndex number, const Tensor& x);
 
   std::vector<std::map<std::size_t, std::vector<TensorIndex>>> asked_;  // by section, instruction
-  std::map<TensorIndex, Fetched> fetched_;                              // not used yet
-  std::vector<Fetched> used_;  // may still be read; without the copies
+  std::map<TensorIndex, HostCopy> fetched_;                             // not used yet
+  std::vector<HostCopy> used_;  // may still be read; without the copies
   std::optional<Stream> stream_ = {};
 };
 

@@ -23,18 +23,18 @@ namespace {
 constexpr std::size_t most_calls = 64;
 constexpr std::size_t most_inputs = 96;
 
-struct Spreading {
+struct OperandSpread {
   Spread spread = Spread::all;
   std::int64_t columns = 0;  // 0: any
 };
 
 /// How an operand broadcasts to the result; nothing: in a way that a chain does not have.
-std::optional<Spreading> spreading_of(const Tensor& x, const Dims& shape) {
+std::optional<OperandSpread> spreading_of(const Tensor& x, const Dims& shape) {
   if (x.numel() == 1) {
-    return Spreading{Spread::one};
+    return OperandSpread{Spread::one};
   }
   if (x.is_contiguous() && x.numel() == shape.product()) {
-    return Spreading{Spread::all};
+    return OperandSpread{Spread::all};
   }
   const Dims strides = operands::broadcast_strides(x, shape);
   // From the last dim: what is contiguous, or repeated; before it the other.
@@ -56,28 +56,28 @@ std::optional<Spreading> spreading_of(const Tensor& x, const Dims& shape) {
   std::int64_t outer = 1;
   int dim = walk(shape.size() - 1, false, inner);
   if (inner > 1 && walk(dim, true, outer) < 0) {
-    return Spreading{Spread::columns, inner};
+    return OperandSpread{Spread::columns, inner};
   }
   dim = walk(shape.size() - 1, true, inner);
   if (inner > 1 && walk(dim, false, outer) < 0) {
-    return Spreading{Spread::rows, inner};
+    return OperandSpread{Spread::rows, inner};
   }
   return std::nullopt;
 }
 
 /// How an operator of rows of `x` has an operand or a result; `spread`: that of one row which all
 /// rows share or are added to, where it is such a row.
-std::optional<Spreading> spreading_in_rows(const Tensor& y, const Tensor& x,
-                                           std::optional<Spread> spread) {
+std::optional<OperandSpread> spreading_in_rows(const Tensor& y, const Tensor& x,
+                                               std::optional<Spread> spread) {
   const std::int64_t columns = x.shape().back();
   if (!y.is_contiguous()) {
     return std::nullopt;
   }
   if (spread) {
-    return y.numel() == columns ? std::optional(Spreading{*spread, columns}) : std::nullopt;
+    return y.numel() == columns ? std::optional(OperandSpread{*spread, columns}) : std::nullopt;
   }
-  return y.numel() == x.numel()             ? std::optional(Spreading{Spread::all, columns})
-         : y.numel() * columns == x.numel() ? std::optional(Spreading{Spread::rows, columns})
+  return y.numel() == x.numel()             ? std::optional(OperandSpread{Spread::all, columns})
+         : y.numel() * columns == x.numel() ? std::optional(OperandSpread{Spread::rows, columns})
                                             : std::nullopt;
 }
 
@@ -141,7 +141,7 @@ bool OpenChain::add(const Instruction& i, PlaceIndex place, const Element& eleme
   for (std::size_t k = 0; k < results.size(); ++k) {
     const auto spreading = of_rows ? spreading_in_rows(shadow_.at(results[k]), result,
                                                        marked(element.sums, k, Spread::sums))
-                                   : std::optional(Spreading{});
+                                   : std::optional(OperandSpread{});
     if (!spreading || !may_write(results[k])) {
       return false;
     }

@@ -20,11 +20,11 @@ inline std::vector<TensorIndex> results_of(const Instruction& i) {
 }
 
 /// Where a tensor is.
-struct Where {
+struct TensorAddress {
   MemoryIndex memory;
   std::int64_t first_byte = 0;
   DType dtype = DType::f32;
-  friend std::strong_ordering operator<=>(const Where&, const Where&) = default;
+  friend std::strong_ordering operator<=>(const TensorAddress&, const TensorAddress&) = default;
 };
 
 /// A chain that may go on.
@@ -55,7 +55,7 @@ class OpenChain {
 
   MemoryIndex memory(TensorIndex number) const { return shadow_.memory(number); }
   bool is_made(MemoryIndex memory) const;
-  Where where(TensorIndex number) const {
+  TensorAddress where(TensorIndex number) const {
     const Tensor& x = shadow_.at(number);
     return {memory(number), x.offset() * static_cast<std::int64_t>(size_of(x.dtype())), x.dtype()};
   }
@@ -77,8 +77,8 @@ class OpenChain {
   Chain chain_;
   std::int64_t columns_ = 0;  // 0: any
   std::int64_t count_ = 0;
-  std::map<Where, Value> values_;  // what was computed last
-  std::map<std::pair<Where, Spread>, Chain::InputIndex> read_;
+  std::map<TensorAddress, Value> values_;  // what was computed last
+  std::map<std::pair<TensorAddress, Spread>, Chain::InputIndex> read_;
   std::vector<MemoryIndex> made_;  // memories that are written
 };
 

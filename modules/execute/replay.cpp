@@ -149,12 +149,12 @@ struct Replay::State {
   /// Executes a call with copies of the operands that are in other memory than it computes in; what
   /// it writes there is copied back.
   void call_across_memories(const Instruction& i, const Attributes& arguments) {
-    struct Moved {
+    struct MovedOperand {
       TensorIndex number;
       Tensor original;
       bool written = false;
     };
-    std::vector<Moved> moved;
+    std::vector<MovedOperand> moved;
     const Device place = place_of(i);
     for (std::size_t k = 0; k < i.in.size(); ++k) {
       const TensorIndex number = i.in[k];
@@ -172,7 +172,7 @@ struct Replay::State {
       }
     }
     tessera::execute(program, i, arguments, tensors, place);
-    for (Moved& one : moved) {
+    for (MovedOperand& one : moved) {
       const Tensor changed = std::exchange(tensors[one.number], std::move(one.original));
       if (one.written) {
         const Tensor& original = tensors[one.number];

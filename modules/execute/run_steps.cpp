@@ -24,7 +24,7 @@ namespace tessera::graph {
 namespace {
 
 using Kind = Instruction::Kind;
-using StepKind = PlannedStep::Kind;
+using StepKind = PreparedInstruction::Kind;
 
 /// Other views of `base`, as the instruction says.
 Tensors views_of(const Instruction& i, const ProgramTensor& shape, const Tensor& base) {
@@ -39,7 +39,7 @@ Tensors views_of(const Instruction& i, const ProgramTensor& shape, const Tensor&
 
 }  // namespace
 
-void PlannedSteps::set(TensorIndex number, Tensor x) {
+void PreparedProgram::set(TensorIndex number, Tensor x) {
   Tensor& own = tensors_[number];
   own = std::move(x);
   for (Tensor* const slot : slots_[number]) {
@@ -53,14 +53,14 @@ void PlannedSteps::set(TensorIndex number, Tensor x) {
   }
 }
 
-void PlannedSteps::drop(TensorIndex number) noexcept {
+void PreparedProgram::drop(TensorIndex number) noexcept {
   tensors_[number] = Tensor();
   for (Tensor* const slot : slots_[number]) {
     *slot = Tensor();
   }
 }
 
-void PlannedSteps::begin(std::span<const Tensor> given, const CheckInput& check) {
+void PreparedProgram::begin(std::span<const Tensor> given, const CheckInput& check) {
   std::size_t at = 0;
   for (const auto& [name, input] : program_.inputs) {
     const TensorIndex number = input.tensor;
@@ -79,7 +79,7 @@ void PlannedSteps::begin(std::span<const Tensor> given, const CheckInput& check)
   }
 }
 
-void PlannedSteps::fill(const PlannedStep& step) const {
+void PreparedProgram::fill(const PreparedInstruction& step) const {
   const Tensor& x = step.out[0];
   const std::size_t size = size_of(x.dtype());
   const Stream stream = current_stream(device_);
@@ -91,14 +91,14 @@ void PlannedSteps::fill(const PlannedStep& step) const {
   }
 }
 
-void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
+void PreparedProgram::run_kernel(PreparedInstruction& step, const Attributes& attributes) {
   const Op& op = *step.source->op;
   const Call call{op, step.in, attributes, step.workspace};
   // The number of threads may have grown since the block was planned.
   const std::size_t bytes = step.kernel.workspace_bytes(call, step.out);
   if (bytes > step.workspace.size()) {
     const MemoryScope scope(MemoryCategory::workspace);
-    const Counted<Storage> memory =
+    const IntrusivePointer<Storage> memory =
         device_ == cpu ? Storage::allocate(bytes) : Storage::allocate_on(device_, bytes);
     step.kernel.run({op, step.in, attributes, {static_cast<std::byte*>(memory->data()), bytes}},
                     step.out);
@@ -108,7 +108,7 @@ void PlannedSteps::run_kernel(PlannedStep& step, const Attributes& attributes) {
   bump(step);
 }
 
-void PlannedSteps::bump(const PlannedStep& step) const {
+void PreparedProgram::bump(const PreparedInstruction& step) const {
   const Op& op = *step.source->op;
   if (step.bumps && device_ == cpu) {  // a kernel of the CPU moves the further ones itself
     step.in[0].storage().bump_version();
@@ -121,13 +121,13 @@ void PlannedSteps::bump(const PlannedStep& step) const {
   }
 }
 
-Tensor PlannedSteps::allocated(TensorIndex number) const {
+Tensor PreparedProgram::allocated(TensorIndex number) const {
   const ProgramTensor& x = program_.tensors[number];
   return x.elsewhere ? allocate_elsewhere(elsewhere_, x, device_)
                      : empty(x.shape, x.dtype, device_);
 }
 
-void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
+void PreparedProgram::execute(PreparedInstruction& step, const Bound& bound) {
   std::optional<PeersReadScope> scope;
   if (step.for_peers) {
     scope.emplace();
@@ -176,7 +176,7 @@ void PlannedSteps::execute(PlannedStep& step, const Bound& bound) {
   }
 }
 
-void PlannedSteps::execute_with_places(PlannedStep& step, const Bound& bound) {
+void PreparedProgram::execute_with_places(PreparedInstruction& step, const Bound& bound) {
   for (const TensorIndex number : step.place_calls->fetched) {
     elsewhere_->fetch(tensors_[number]);
   }
@@ -186,18 +186,18 @@ void PlannedSteps::execute_with_places(PlannedStep& step, const Bound& bound) {
   }
 }
 
-void PlannedSteps::execute_across(PlannedStep& step, const Bound& bound) {
-  struct Moved {
-    PlannedStep& step;
+void PreparedProgram::execute_across(PreparedInstruction& step, const Bound& bound) {
+  struct MovedOperands {
+    PreparedInstruction& step;
     const ByTensor<Tensor>& tensors;
     std::vector<std::size_t> operands = {};
-    ~Moved() {
+    ~MovedOperands() {
       for (const std::size_t k : operands) {
         step.in[k] = tensors[step.in_numbers[k]];
       }
     }
   };
-  Moved moved{.step = step, .tensors = tensors_};
+  MovedOperands moved{.step = step, .tensors = tensors_};
   const Instruction& i = *step.source;
   for (std::size_t k = 0; k < step.in_numbers.size(); ++k) {
     const TensorIndex number = step.in_numbers[k];
@@ -205,7 +205,7 @@ void PlannedSteps::execute_across(PlannedStep& step, const Bound& bound) {
       continue;
     }
     Tensor& x = step.in[k];
-    const bool is_parameter = kept_in_[shadow_.memory(number)] == KeptIn::host_as_parameter;
+    const bool is_parameter = kept_in_[shadow_.memory(number)] == MemoryLocation::host_as_parameter;
     if (i.writes(k) && is_parameter) {
       fetches_->wait_for(x.storage());
     }
@@ -224,15 +224,16 @@ void PlannedSteps::execute_across(PlannedStep& step, const Bound& bound) {
   }
 }
 
-void PlannedSteps::fetch_ahead(std::size_t section, std::size_t first, const PlannedStep& step) {
+void PreparedProgram::fetch_ahead(std::size_t section, std::size_t first,
+                                  const PreparedInstruction& step) {
   const auto on_host = [](const Tensor& x) { return x && x.device() == cpu; };
   for (std::size_t i = first; i <= step.instruction; ++i) {
     fetches_->before({section, i}, tensors_, on_host);
   }
 }
 
-void PlannedSteps::run_graph(std::vector<PlannedStep>& steps, StepGraphs::Recorded& recorded,
-                             const Bound& bound) {
+void PreparedProgram::run_graph(std::vector<PreparedInstruction>& steps,
+                                StepGraphs::RecordedGraph& recorded, const Bound& bound) {
   const Stream stream = current_stream(device_);
   if (recorded.graph) {
     for (std::size_t i = recorded.first; i < recorded.last; ++i) {
@@ -248,15 +249,15 @@ void PlannedSteps::run_graph(std::vector<PlannedStep>& steps, StepGraphs::Record
   recorded.graph.launch(stream);
 }
 
-void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
-                       const std::function<void(const std::string& part)>& at_part) {
-  std::vector<PlannedStep>& steps = sections_[place.section];
+void PreparedProgram::run(ProgramPlace& place, const Bound& bound,
+                          const std::function<void(const std::string& part)>& at_part) {
+  std::vector<PreparedInstruction>& steps = sections_[place.section];
   if (graphs_) {
     graphs_->begin(sections_, place.section);
   }
   std::size_t next = 0;  // instruction that has not asked for what it needs
   for (std::size_t i = 0; i < steps.size();) {
-    PlannedStep& step = steps[i];
+    PreparedInstruction& step = steps[i];
     place.at = step.instruction;
     if (fetches_) {
       fetch_ahead(place.section, next, step);
@@ -265,7 +266,7 @@ void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
     if (step.part != nullptr) {
       at_part(*step.part);
     }
-    StepGraphs::Recorded* const recorded = graphs_ ? graphs_->at(place.section, i) : nullptr;
+    StepGraphs::RecordedGraph* const recorded = graphs_ ? graphs_->at(place.section, i) : nullptr;
     if (recorded != nullptr) {
       run_graph(steps, *recorded, bound);
       i = recorded->last;
@@ -285,13 +286,13 @@ void PlannedSteps::run(ProgramPlace& place, const Bound& bound,
   }
 }
 
-void PlannedSteps::wait_for_fetches() {
+void PreparedProgram::wait_for_fetches() {
   if (fetches_) {
     fetches_->end();
   }
 }
 
-void PlannedSteps::end(bool failed) noexcept {
+void PreparedProgram::end(bool failed) noexcept {
   if (failed && fetches_) {
     fetches_->abandon();
   }

@@ -20,7 +20,7 @@ import :steps;
 namespace tessera::graph {
 namespace {
 
-using StepKind = PlannedStep::Kind;
+using StepKind = PreparedInstruction::Kind;
 
 /// A graph of fewer calls is queued no faster than these.
 constexpr std::size_t least_calls = 2;
@@ -55,7 +55,7 @@ bool StepGraphs::is_the_same(TensorIndex number) const {
   return in_block || (memory.exists() && shadow_.memories[memory].is_input && !changing_[memory]);
 }
 
-std::string_view StepGraphs::alone(const PlannedStep& step) const {
+std::string_view StepGraphs::alone(const PreparedInstruction& step) const {
   const Instruction* const i = step.source;
   if (step.across) {
     return "the host's memory is used";
@@ -104,7 +104,7 @@ void StepGraphs::begin(Sections sections, std::size_t section) {
   if (++runs_[section] != 2) {
     return;
   }
-  const std::vector<PlannedStep>& steps = sections[section];
+  const std::vector<PreparedInstruction>& steps = sections[section];
   for (std::size_t first = 0; first < steps.size();) {
     std::size_t last = first;
     while (last < steps.size() && alone(steps[last]).empty() &&
@@ -118,8 +118,8 @@ void StepGraphs::begin(Sections sections, std::size_t section) {
   }
 }
 
-StepGraphs::Recorded* StepGraphs::at(std::size_t section, std::size_t step) {
-  const auto found = std::ranges::lower_bound(recorded_[section], step, {}, &Recorded::first);
+StepGraphs::RecordedGraph* StepGraphs::at(std::size_t section, std::size_t step) {
+  const auto found = std::ranges::lower_bound(recorded_[section], step, {}, &RecordedGraph::first);
   return found != recorded_[section].end() && found->first == step ? &*found : nullptr;
 }
 
@@ -141,11 +141,11 @@ std::optional<PlannedGraphs> StepGraphs::summary(Sections sections) const {
   }
   PlannedGraphs all;
   for (std::size_t section = 0; section < recorded_.size(); ++section) {
-    for (const Recorded& one : recorded_[section]) {
+    for (const RecordedGraph& one : recorded_[section]) {
       ++all.graphs;
       all.calls += static_cast<int>(one.last - one.first);
     }
-    for (const PlannedStep& step : sections[section]) {
+    for (const PreparedInstruction& step : sections[section]) {
       if (const std::string_view why = alone(step);
           !why.empty() && step.kind != StepKind::nothing) {
         ++all.alone[std::string(why)];

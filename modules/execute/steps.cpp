@@ -25,16 +25,16 @@ namespace tessera::graph {
 namespace {
 
 using Kind = Instruction::Kind;
-using StepKind = PlannedStep::Kind;
+using StepKind = PreparedInstruction::Kind;
 
 std::span<const Chain> chains_in(const CompiledChains* compiled) {
   return compiled == nullptr ? std::span<const Chain>() : compiled->chains();
 }
 
 /// What the host's memory has takes nothing of the device's.
-Shadow with_kept(Shadow shadow, const ByMemory<KeptIn>& kept) {
+Shadow with_kept(Shadow shadow, const ByMemory<MemoryLocation>& kept) {
   for (const MemoryIndex m : kept.keys()) {
-    if (kept[m] != KeptIn::device && !shadow.memories[m].is_input) {
+    if (kept[m] != MemoryLocation::device && !shadow.memories[m].is_input) {
       shadow.memories[m].elsewhere = true;
     }
   }
@@ -43,9 +43,9 @@ Shadow with_kept(Shadow shadow, const ByMemory<KeptIn>& kept) {
 
 }  // namespace
 
-ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
-                                  const std::vector<bool>& on_host) {
-  ByMemory<KeptIn> kept(shadow.memories.size(), KeptIn::device);
+ByMemory<MemoryLocation> memories_kept_in(const Program& program, const Shadow& shadow,
+                                          const std::vector<bool>& on_host) {
+  ByMemory<MemoryLocation> kept(shadow.memories.size(), MemoryLocation::device);
   if (on_host.empty()) {
     return kept;
   }
@@ -53,7 +53,7 @@ ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
   for (const auto& [name, input] : program.inputs) {
     if (on_host[at++]) {
       kept[shadow.memory(input.tensor)] =
-          input.role == Role::parameter ? KeptIn::host_as_parameter : KeptIn::host;
+          input.role == Role::parameter ? MemoryLocation::host_as_parameter : MemoryLocation::host;
     }
   }
   for (const Instruction* const i : places_of(program)) {
@@ -61,25 +61,27 @@ ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
       continue;
     }
     // What a view copies stays in the memory that it is a view of.
-    const bool there = i->op->view != nullptr
-                           ? is_copy(*i, shadow) && kept[shadow.memory(i->in[0])] != KeptIn::device
-                           : computes_on_host(*i, shadow, kept);
+    const bool there =
+        i->op->view != nullptr
+            ? is_copy(*i, shadow) && kept[shadow.memory(i->in[0])] != MemoryLocation::device
+            : computes_on_host(*i, shadow, kept);
     for (const TensorIndex number : i->out) {
       if (there && number.exists()) {
-        kept[shadow.memory(number)] = KeptIn::host;
+        kept[shadow.memory(number)] = MemoryLocation::host;
       }
     }
   }
   return kept;
 }
 
-bool computes_on_host(const Instruction& i, const Shadow& shadow, const ByMemory<KeptIn>& kept) {
+bool computes_on_host(const Instruction& i, const Shadow& shadow,
+                      const ByMemory<MemoryLocation>& kept) {
   if (i.op->in_place) {
-    return kept[shadow.memory(i.in[0])] != KeptIn::device;
+    return kept[shadow.memory(i.in[0])] != MemoryLocation::device;
   }
   bool on_host = false;
   for (const TensorIndex number : i.in) {
-    if (number.exists() && kept[shadow.memory(number)] != KeptIn::host) {
+    if (number.exists() && kept[shadow.memory(number)] != MemoryLocation::host) {
       return false;
     }
     on_host = on_host || number.exists();
@@ -95,8 +97,8 @@ bool can_be_planned(const Program& program, Device device) {
   });
 }
 
-PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
-                           MemoryPlace* elsewhere, std::vector<bool> on_host)
+PreparedProgram::PreparedProgram(const Program& program, Device device, CompiledChains* compiled,
+                                 MemoryPlace* elsewhere, std::vector<bool> on_host)
     : program_(program),
       device_(device),
       compiled_(compiled),
@@ -137,19 +139,19 @@ PlannedSteps::PlannedSteps(const Program& program, Device device, CompiledChains
   find_slots();
 }
 
-bool PlannedSteps::in_block(TensorIndex number) const {
+bool PreparedProgram::in_block(TensorIndex number) const {
   const MemoryIndex memory = shadow_.memory(number);
   return memory.exists() && block_.offsets[memory] >= 0;
 }
 
-void PlannedSteps::make_tensors() {
+void PreparedProgram::make_tensors() {
   tensors_.resize(program_.tensors.size());
   for (const MemoryIndex m : block_.offsets.keys()) {
     if (block_.offsets[m] < 0) {
       continue;
     }
     // Memories have storages of their own, so that work in progress belongs to one of them.
-    const Counted<Storage> storage =
+    const IntrusivePointer<Storage> storage =
         Storage::part_of(memory_block_.storage(), block_.offsets[m],
                          static_cast<std::size_t>(shadow_.memories[m].bytes));
     for (const TensorIndex number : numbers_[m]) {
@@ -160,7 +162,7 @@ void PlannedSteps::make_tensors() {
   }
 }
 
-void PlannedSteps::add_steps() {
+void PreparedProgram::add_steps() {
   views_.resize(program_.tensors.size());
   PlaceIndex place(0);
   ByPlace<std::vector<MemoryIndex>> ends(shadow_.partners.size() + 1);  // not in the block
@@ -181,7 +183,7 @@ void PlannedSteps::add_steps() {
         part = &own;
         sections_.back().back().part = part;
       }
-      const auto step = [&]() -> PlannedStep& {
+      const auto step = [&]() -> PreparedInstruction& {
         if (sections_.back().empty() || sections_.back().back().instruction != i) {
           sections_.back().push_back({.kind = StepKind::nothing, .instruction = i});
         }
@@ -198,18 +200,18 @@ void PlannedSteps::add_steps() {
   }
 }
 
-void PlannedSteps::set_place(PlannedStep& step) const {
+void PreparedProgram::set_place(PreparedInstruction& step) const {
   const Instruction& i = *step.source;
   const auto is_there = [&](TensorIndex number) {
-    return number.exists() && kept_in_[shadow_.memory(number)] != KeptIn::device;
+    return number.exists() && kept_in_[shadow_.memory(number)] != MemoryLocation::device;
   };
   step.across = i.op->view == nullptr &&
                 (std::ranges::any_of(i.in, is_there) || std::ranges::any_of(i.out, is_there));
   step.place = step.across && computes_on_host(i, shadow_, kept_in_) ? cpu : device_;
 }
 
-void PlannedSteps::add_step(const Instruction& i, std::size_t at, PlaceIndex place) {
-  PlannedStep step{.instruction = at, .source = &i};
+void PreparedProgram::add_step(const Instruction& i, std::size_t at, PlaceIndex place) {
+  PreparedInstruction step{.instruction = at, .source = &i};
   switch (i.kind) {
     case Kind::alias:
       if (!in_block(i.out[0])) {
@@ -275,9 +277,9 @@ void PlannedSteps::add_step(const Instruction& i, std::size_t at, PlaceIndex pla
   sections_.back().push_back(std::move(step));
 }
 
-void PlannedSteps::add_operands(PlannedStep& step, std::span<const TensorIndex> in,
-                                std::span<const TensorIndex> out,
-                                std::span<const TensorIndex> made) {
+void PreparedProgram::add_operands(PreparedInstruction& step, std::span<const TensorIndex> in,
+                                   std::span<const TensorIndex> out,
+                                   std::span<const TensorIndex> made) {
   step.in_numbers.assign(in.begin(), in.end());
   step.out_numbers.assign(out.begin(), out.end());
   for (const TensorIndex number : in) {
@@ -295,7 +297,7 @@ void PlannedSteps::add_operands(PlannedStep& step, std::span<const TensorIndex> 
 }
 
 /// The chain is one step, in the place of its last call.
-void PlannedSteps::add_chain(PlannedStep step, PlaceIndex place) {
+void PreparedProgram::add_chain(PreparedInstruction step, PlaceIndex place) {
   step.kind = StepKind::chain;
   step.chain = compiled_->at(place);
   const Chain& chain = compiled_->chain(step.chain);
@@ -321,15 +323,15 @@ void PlannedSteps::add_chain(PlannedStep step, PlaceIndex place) {
   sections_.back().push_back(std::move(step));
 }
 
-std::span<std::byte> PlannedSteps::workspace_at(PlaceIndex place) const {
+std::span<std::byte> PreparedProgram::workspace_at(PlaceIndex place) const {
   return {static_cast<std::byte*>(memory_block_.device_address()) + block_.workspaces[place],
           static_cast<std::size_t>(block_.workspace_bytes[place])};
 }
 
-void PlannedSteps::find_slots() {
+void PreparedProgram::find_slots() {
   slots_.resize(program_.tensors.size());
-  for (std::vector<PlannedStep>& section : sections_) {
-    for (PlannedStep& step : section) {
+  for (std::vector<PreparedInstruction>& section : sections_) {
+    for (PreparedInstruction& step : section) {
       const auto add = [&](TensorIndex number, Tensor& slot) {
         if (number.exists() && !in_block(number)) {
           slots_[number].push_back(&slot);

@@ -9,12 +9,12 @@ import :chains;
 import :compiled_chains;
 import :executor;
 import :host_fetches;
-import :planned;
+import :planned_executor;
 
 namespace tessera::graph {
 
 /// One instruction, ready to run.
-struct PlannedStep {
+struct PreparedInstruction {
   enum class Kind : std::uint8_t {
     kernel,  // into results that are there
     chain,   // several kernels as one loop
@@ -49,14 +49,15 @@ struct PlannedStep {
 };
 
 /// In which memory a value is, where a device has its own.
-enum class KeptIn : std::uint8_t { device, host, host_as_parameter };
+enum class MemoryLocation : std::uint8_t { device, host, host_as_parameter };
 /// `on_host`: of Program::inputs, in their order, those that are kept in the host's memory; empty:
 /// none. Other values are where they are computed (see computes_on_host()).
-ByMemory<KeptIn> memories_kept_in(const Program& program, const Shadow& shadow,
-                                  const std::vector<bool>& on_host);
+ByMemory<MemoryLocation> memories_kept_in(const Program& program, const Shadow& shadow,
+                                          const std::vector<bool>& on_host);
 /// A call computes where it writes; else on the device, unless all that it reads is in the host's
 /// memory and no parameter (a norm of gradients that are kept there).
-bool computes_on_host(const Instruction& i, const Shadow& shadow, const ByMemory<KeptIn>& kept);
+bool computes_on_host(const Instruction& i, const Shadow& shadow,
+                      const ByMemory<MemoryLocation>& kept);
 
 /// Whether the device has a kernel for each operator that the program calls.
 bool can_be_planned(const Program& program, Device device);
@@ -66,19 +67,19 @@ bool can_be_planned(const Program& program, Device device);
 class StepGraphs {
  public:
   /// Steps [first, last) of a section.
-  struct Recorded {
+  struct RecordedGraph {
     std::size_t first = 0;
     std::size_t last = 0;
     DeviceGraph graph = {};  // none: not recorded yet
   };
-  using Sections = std::span<const std::vector<PlannedStep>>;
+  using Sections = std::span<const std::vector<PreparedInstruction>>;
 
   StepGraphs(const Program& program, const Shadow& shadow, const Block& block,
              const CompiledChains* compiled);
   /// A section is about to run.
   void begin(Sections sections, std::size_t section);
   /// The graph that begins with this step; null: none.
-  Recorded* at(std::size_t section, std::size_t step);
+  RecordedGraph* at(std::size_t section, std::size_t step);
   /// An input was given in other memory than before: it is in no graph any more.
   void leave_out(TensorIndex input);
   /// Nothing until a section has run twice.
@@ -86,27 +87,27 @@ class StepGraphs {
 
  private:
   /// Why a step cannot be in a graph; "": it can.
-  std::string_view alone(const PlannedStep& step) const;
+  std::string_view alone(const PreparedInstruction& step) const;
   bool is_the_same(TensorIndex number) const;
 
   const Shadow& shadow_;
   const Block& block_;
   const CompiledChains* compiled_;
-  ByMemory<bool> changing_;                      // inputs that are in other memory in each step
-  std::vector<std::vector<Recorded>> recorded_;  // by section
-  std::vector<int> runs_;                        // of each section
+  ByMemory<bool> changing_;  // inputs that are in other memory in each step
+  std::vector<std::vector<RecordedGraph>> recorded_;  // by section
+  std::vector<int> runs_;                             // of each section
 };
 
 /// A program as lists of steps on a device, in whose stream they are queued: what takes turns in
 /// memory is in the stream's order, and what a collective uses is needed until the stream waits for
 /// it.
-class PlannedSteps {
+class PreparedProgram {
  public:
   /// `compiled`: of the same program and device; null: none. `elsewhere`: null where the program
   /// keeps nothing in other memory. `on_host`: inputs that the host's memory has, where the device
   /// has its own (see memories_kept_in()); there are no chains then.
-  PlannedSteps(const Program& program, Device device, CompiledChains* compiled,
-               MemoryPlace* elsewhere, std::vector<bool> on_host = {});
+  PreparedProgram(const Program& program, Device device, CompiledChains* compiled,
+                  MemoryPlace* elsewhere, std::vector<bool> on_host = {});
 
   using CheckInput =
       std::function<void(const std::string& name, TensorIndex number, const Tensor& x)>;
@@ -141,29 +142,29 @@ class PlannedSteps {
   void add_steps();
   void add_step(const Instruction& i, std::size_t at, PlaceIndex place);
   /// Where a call computes, and whether it uses memory of the host for it.
-  void set_place(PlannedStep& step) const;
+  void set_place(PreparedInstruction& step) const;
   /// `made`: those of `out` that the step makes.
-  void add_operands(PlannedStep& step, std::span<const TensorIndex> in,
+  void add_operands(PreparedInstruction& step, std::span<const TensorIndex> in,
                     std::span<const TensorIndex> out, std::span<const TensorIndex> made);
-  void add_chain(PlannedStep step, PlaceIndex place);
+  void add_chain(PreparedInstruction step, PlaceIndex place);
   std::span<std::byte> workspace_at(PlaceIndex place) const;
   void find_slots();
 
   /// Gives a number its tensor, and the numbers that are views of it theirs.
   void set(TensorIndex number, Tensor x);
   void drop(TensorIndex number) noexcept;
-  void fill(const PlannedStep& step) const;
+  void fill(const PreparedInstruction& step) const;
   /// Moves the versions of what the step has written.
-  void bump(const PlannedStep& step) const;
-  void run_kernel(PlannedStep& step, const Attributes& attributes);
-  void execute(PlannedStep& step, const Bound& bound);
-  void execute_with_places(PlannedStep& step, const Bound& bound);
+  void bump(const PreparedInstruction& step) const;
+  void run_kernel(PreparedInstruction& step, const Attributes& attributes);
+  void execute(PreparedInstruction& step, const Bound& bound);
+  void execute_with_places(PreparedInstruction& step, const Bound& bound);
   /// With copies of the operands that are in other memory than the step computes in; what it writes
   /// there is copied back.
-  void execute_across(PlannedStep& step, const Bound& bound);
+  void execute_across(PreparedInstruction& step, const Bound& bound);
   /// Begins to fetch what the instructions from `first` to that of the step ask for.
-  void fetch_ahead(std::size_t section, std::size_t first, const PlannedStep& step);
-  void run_graph(std::vector<PlannedStep>& steps, StepGraphs::Recorded& recorded,
+  void fetch_ahead(std::size_t section, std::size_t first, const PreparedInstruction& step);
+  void run_graph(std::vector<PreparedInstruction>& steps, StepGraphs::RecordedGraph& recorded,
                  const Bound& bound);
   /// Memory of a result that is not in the block.
   Tensor allocated(TensorIndex number) const;
@@ -175,12 +176,12 @@ class PlannedSteps {
   const Op* copy_op_ = nullptr;
   std::vector<bool> on_host_;
   Shadow shadow_;
-  ByMemory<KeptIn> kept_in_;
+  ByMemory<MemoryLocation> kept_in_;
   Block block_;
   Tensor memory_block_;
   PlannedMemory memory_;
   ByTensor<Tensor> tensors_;
-  std::vector<std::vector<PlannedStep>> sections_;
+  std::vector<std::vector<PreparedInstruction>> sections_;
   std::vector<std::map<std::size_t, MemoryPlaceCalls>> place_calls_;
   ByTensor<std::vector<Tensor*>> slots_;             // of steps
   ByTensor<std::vector<const Instruction*>> views_;  // by their base

@@ -30,9 +30,9 @@ bool changes_memory(const Instruction& i) {
 }
 
 /// Finds what crosses, or why it cannot.
-class Crossings {
+class CarriedMemories {
  public:
-  explicit Crossings(SplitStep& step)
+  explicit CarriedMemories(SplitStep& step)
       : step_(step),
         shadow_(step.known.state().shadow),
         accesses_(step.known.state().accesses),
@@ -133,7 +133,7 @@ class Crossings {
     if (step_.input_of[used].exists() || !crossed_.insert(used).second) {
       return "";
     }
-    Crossing crossing{.memory = used};
+    CarriedMemory crossing{.memory = used};
     const bool is_given = anew_[used].exists();
     const Instruction* const made = is_given ? nullptr : places_[made_at_[used]];
     if (is_given) {
@@ -215,7 +215,7 @@ class Order {
     for (const MemoryIndex m : kept.keys()) {
       kept[m] = step_.input_of[m].exists();
     }
-    for (const Crossing& crossing : step_.crossings) {
+    for (const CarriedMemory& crossing : step_.crossings) {
       kept[crossing.memory] = crossing.made_at.exists();
     }
     for (PlaceIndex place = end_ - 1; place.exists(); --place) {  // the first one remains
@@ -229,7 +229,7 @@ class Order {
       }
       ordered_ = communicates(access) ? key : ordered_;
     }
-    for (const Crossing& crossing : step_.crossings) {
+    for (const CarriedMemory& crossing : step_.crossings) {
       if (crossing.carry_at.exists() && crossing.carry_at < end_) {
         written_[crossing.memory] = {crossing.carry_at, crossing.carry_at};
       }
@@ -260,13 +260,13 @@ class Order {
 
   /// The places of lists that are made at one time remain one call.
   void add_places(const Instruction& i, std::size_t at, std::vector<UpdateCall>& all) {
-    struct Place {
+    struct ListElement {
       std::vector<TensorIndex> in;
       std::vector<MemoryIndex> reads;
       std::vector<MemoryIndex> writes;
     };
     const std::size_t count = i.in.size() / i.op->counts.lists;
-    std::vector<Place> places(count);
+    std::vector<ListElement> places(count);
     std::vector<Key> keys(count, none_);
     for (std::size_t k = 0; k < count; ++k) {
       for (std::size_t list = 0; list < i.op->counts.lists; ++list) {
@@ -360,7 +360,7 @@ SplitStep split_step_of(const Program& program, const Analysis& known) {
   }
   step.update =
       known.state().shadow.end() - static_cast<int>(program.sections.back().instructions.size());
-  step.refusal = Crossings(step).find();
+  step.refusal = CarriedMemories(step).find();
   return step;
 }
 

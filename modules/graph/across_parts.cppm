@@ -6,7 +6,7 @@ import tessera.program;
 namespace tessera::graph {
 
 /// A memory that the update uses, of before it: what is kept until the update is made.
-struct Crossing {
+struct CarriedMemory {
   MemoryIndex memory;
   TensorIndex base = {};     // all of it
   PlaceIndex made_at = {};   // of what makes it, where it may be the kept memory itself; else none
@@ -20,8 +20,8 @@ struct SplitStep {
   PlaceIndex update = PlaceIndex(0);    // the first place of the last section
   ByMemory<TensorIndex> input_of = {};  // the input that is there in the next step too, or none
   ByTensor<bool> made_by_update = {};
-  std::vector<Crossing> crossings = {};  // in the order of their first uses
-  std::string refusal = {};              // why it cannot be split; "": it can
+  std::vector<CarriedMemory> crossings = {};  // in the order of their first uses
+  std::string refusal = {};                   // why it cannot be split; "": it can
 };
 SplitStep split_step_of(const Program& program, const Analysis& known);
 

@@ -99,7 +99,7 @@ class UpdateWriter {
 /// Adds the inputs that are kept, and returns them.
 std::vector<TensorIndex> add_pending(const SplitStep& step, Program& program) {
   std::vector<TensorIndex> pending;
-  for (const Crossing& crossing : step.crossings) {
+  for (const CarriedMemory& crossing : step.crossings) {
     const TensorIndex tensor = crossing.made_at.exists()
                                    ? crossing.base
                                    : program.tensors.add(step.program.tensors[crossing.base]);
@@ -144,7 +144,7 @@ class PartWriter {
  public:
   PartWriter(const SplitStep& step, const std::vector<UpdateCall>& calls)
       : step_(step), calls_(calls) {
-    for (const Crossing& crossing : step.crossings) {
+    for (const CarriedMemory& crossing : step.crossings) {
       if (crossing.made_at.exists()) {
         made_at_[crossing.made_at] = crossing.base;
       }
@@ -225,7 +225,7 @@ class PartWriter {
   void carry(PlaceIndex place, const std::vector<TensorIndex>& pending,
              std::vector<Instruction>& into, std::vector<std::size_t>& carries) const {
     for (std::size_t k = 0; k < pending.size(); ++k) {
-      const Crossing& crossing = step_.crossings[k];
+      const CarriedMemory& crossing = step_.crossings[k];
       if (crossing.carry_at == place) {
         carries.push_back(into.size());
         const ScopeIndex scope = into.empty() ? ScopeIndex(0) : into.back().scope;
@@ -266,7 +266,7 @@ AcrossSteps split_across_steps(const Program& program) {
                   .middle = std::move(parts.middle.program),
                   .last = std::move(parts.last.program),
                   .update = std::move(parts.update.program)};
-  for (const Crossing& crossing : step.crossings) {
+  for (const CarriedMemory& crossing : step.crossings) {
     all.pending_bytes += known->bytes_of(crossing.memory);
   }
   return all;

@@ -40,9 +40,9 @@ Layout sharded_layout(const DeviceMesh& mesh) {
   return Layout::replicated(mesh).with_placement(mesh.ndim() - 1, Shard(0));
 }
 
-class Placing {
+class DataParallelPlacer {
  public:
-  Placing(const Program& from, const DataParallelOptions& options)
+  DataParallelPlacer(const Program& from, const DataParallelOptions& options)
       : from_(from),
         options_(options),
         uses_(parameter_uses_of(from)),
@@ -332,7 +332,7 @@ Program data_parallel(const Program& program, const DataParallelOptions& options
   check_step(program, options);
   const PlannedMemoryScope planned;  // memory without bytes has categories too
   const Program steps = without_whole_views(as_written(program));
-  return Placing(steps, options).place();
+  return DataParallelPlacer(steps, options).place();
 }
 
 }  // namespace tessera::graph

@@ -297,8 +297,8 @@ std::unique_ptr<Executor> executor_of(Program program, const ExecutionOptions& o
     return std::make_unique<Replay>(std::move(program), options.elsewhere);
   }
   const bool compiled = options.executor == "compiled" && over_budget(program, options).empty();
-  return std::make_unique<Planned>(std::move(program), compiled, options.elsewhere,
-                                   options.device_graphs, options.kind);
+  return std::make_unique<PlannedExecutor>(std::move(program), compiled, options.elsewhere,
+                                           options.device_graphs, options.kind);
 }
 
 }  // namespace tessera::graph

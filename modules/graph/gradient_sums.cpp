@@ -76,11 +76,11 @@ void GradientSums::issue() {
   }
   advance();
   const MemoryScope booked(MemoryCategory::gradient);
-  Flight flight{
+  SumInFlight flight{
       .gradients = std::exchange(waiting_, {}), .bucket = {}, .next_axis = 0, .identity = 0};
   waiting_bytes_ = 0;
   std::uint64_t identity = 0;
-  for (const Waiting& one : flight.gradients) {
+  for (const WaitingGradient& one : flight.gradients) {
     const Tensor& gradient = tensors_[one.number];
     if (one.to.is_replicated()) {
       flight.bucket.add(to_local(gradient));
@@ -98,7 +98,7 @@ void GradientSums::issue() {
 }
 
 void GradientSums::advance() {
-  for (Flight& flight : flights_) {
+  for (SumInFlight& flight : flights_) {
     if (flight.next_axis >= 0) {
       flight.bucket.issue_over(ranks_of(mesh_, flight.next_axis), flight.identity);
     } else if (flight.next_axis == -1) {
@@ -110,15 +110,16 @@ void GradientSums::advance() {
     }
     --flight.next_axis;
   }
-  std::erase_if(flights_, [](const Flight& flight) { return flight.next_axis < -1; });
+  std::erase_if(flights_, [](const SumInFlight& flight) { return flight.next_axis < -1; });
 }
 
 bool GradientSums::is_open(TensorIndex number) const {
-  const auto has = [&](const std::vector<Waiting>& some) {
-    return std::ranges::find(some, number, &Waiting::number) != some.end();
+  const auto has = [&](const std::vector<WaitingGradient>& some) {
+    return std::ranges::find(some, number, &WaitingGradient::number) != some.end();
   };
-  return has(waiting_) ||
-         std::ranges::any_of(flights_, [&](const Flight& flight) { return has(flight.gradients); });
+  return has(waiting_) || std::ranges::any_of(flights_, [&](const SumInFlight& flight) {
+           return has(flight.gradients);
+         });
 }
 
 void GradientSums::complete(TensorIndex number) {

@@ -29,14 +29,14 @@ class GradientSums {
   void complete_all();
 
  private:
-  struct Waiting {
+  struct WaitingGradient {
     TensorIndex number;
     Layout to;
     std::uint64_t identity;
   };
   /// A call in progress.
-  struct Flight {
-    std::vector<Waiting> gradients;
+  struct SumInFlight {
+    std::vector<WaitingGradient> gradients;
     GradientBucket bucket;  // of their local parts
     int next_axis;          // to be summed over; -1: none
     std::int64_t identity;
@@ -50,9 +50,9 @@ class GradientSums {
   DeviceMesh mesh_;
   ByTensor<Tensor>& tensors_;
   std::int64_t group_bytes_;
-  std::vector<Waiting> waiting_;
+  std::vector<WaitingGradient> waiting_;
   std::int64_t waiting_bytes_ = 0;
-  std::vector<Flight> flights_;
+  std::vector<SumInFlight> flights_;
 };
 
 }  // namespace tessera::graph

@@ -152,7 +152,7 @@ void ParameterGathers::issue_next() {
   ++issued_;
 }
 
-ParameterGathers::Issued ParameterGathers::issued(const Use& use) const {
+ParameterGathers::IssuedGather ParameterGathers::issued(const Use& use) const {
   const MemoryScope booked(MemoryCategory::communication);
   const std::vector<TensorIndex>& numbers = groups_[use.group].numbers;
   const DType dtype = program_.tensors[numbers.front()].dtype;
@@ -164,7 +164,7 @@ ParameterGathers::Issued ParameterGathers::issued(const Use& use) const {
     elements += padded(program_.tensors[number].shape.product(), dtype);
     identity = hash_combine(identity, hash_of_name(name_of_input(program_, number)));
   }
-  Issued made;
+  IssuedGather made;
   std::vector<Tensor> shards;
   run_in_scope(program_, *use.first, [&] {
     const Tensor memory = empty({elements}, dtype, meta);
@@ -194,7 +194,7 @@ const Tensor& ParameterGathers::local_whole(TensorIndex number) {
       issue_next();
     }
   }
-  Issued& now = now_.at(group);
+  IssuedGather& now = now_.at(group);
   if (!std::exchange(now.complete, true)) {
     ops::wait(now.wholes.front());
   }

@@ -46,7 +46,7 @@ class ParameterGathers {
     const Instruction* first = nullptr;  // its phase and module are those of the gather
     PlaceIndex written_at = {};          // of the last write before it
   };
-  struct Issued {
+  struct IssuedGather {
     std::vector<Tensor> wholes = {};  // local, in the order of the group
     bool complete = false;
   };
@@ -56,7 +56,7 @@ class ParameterGathers {
   void find_order();
   PlaceIndex last_write(std::size_t group, PlaceIndex place) const;
   void wait_for_readers(const ParameterUpdate& update);
-  Issued issued(const Use& use) const;
+  IssuedGather issued(const Use& use) const;
   void issue_next();
   const Tensor& local_whole(TensorIndex number);
 
@@ -67,13 +67,13 @@ class ParameterGathers {
   const DataParallelOptions& options_;
   std::vector<Group> groups_;
   std::map<TensorIndex, std::size_t> group_of_;  // by the parameter
-  std::vector<Use> order_;                // groups as the passes use them, each one once in a pass
-  std::size_t issued_ = 0;                // of order_
-  std::size_t used_ = 0;                  // of order_
-  std::map<std::size_t, Issued> ahead_;   // by the place in order_
-  std::map<std::size_t, Issued> now_;     // by group, in this pass
-  std::map<TensorIndex, Tensor> wholes_;  // in this pass
-  Pass pass_;                             // of the instruction at place_
+  std::vector<Use> order_;  // groups as the passes use them, each one once in a pass
+  std::size_t issued_ = 0;  // of order_
+  std::size_t used_ = 0;    // of order_
+  std::map<std::size_t, IssuedGather> ahead_;  // by the place in order_
+  std::map<std::size_t, IssuedGather> now_;    // by group, in this pass
+  std::map<TensorIndex, Tensor> wholes_;       // in this pass
+  Pass pass_;                                  // of the instruction at place_
   PlaceIndex place_ = PlaceIndex(0);
   std::optional<Pass> pass_of_use_;  // of the last use; none before the first one
   ops::GroupArgument ranks_;

@@ -51,10 +51,10 @@ std::vector<std::string> weight_files(const std::string& path) {
 }
 
 /// The tensors that a checkpoint has, and those of its base by the names of the checkpoint.
-class Completed final : public TensorSource {
+class CompletedSource final : public TensorSource {
  public:
   /// `base`: null where nothing of it is read. Both must outlive this.
-  Completed(const CheckpointReader& stored, const FolderWeights* base)
+  CompletedSource(const CheckpointReader& stored, const FolderWeights* base)
       : TensorSource(stored.path()), stored_(stored), base_weights_(base) {
     tensors_ = stored.tensors();
     scalars_ = stored.scalars();
@@ -204,7 +204,7 @@ struct WholeCheckpoint::Content {
   Content(const std::string& folder, OpenFiles open) : reader(folder, open) {}
   CheckpointReader reader;
   std::optional<FolderWeights> base = {};
-  std::optional<Completed> completed = {};
+  std::optional<CompletedSource> completed = {};
 };
 
 WholeCheckpoint::WholeCheckpoint(const std::string& folder, OpenFiles open, BaseUse use,

@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 /// `groups`: gets the ranks of each group by its name.
 Json calls_of(Control& control, const Region& region, int rank, Json& groups) {
   Json calls = Json::array();
-  for (const KeptCall& kept : control.kept_calls(region, rank, RankRecord::kept_calls)) {
+  for (const FlightRecord& kept : control.kept_calls(region, rank, RankRecord::kept_calls)) {
     const std::string name = describe_group(*kept.group);
     if (!groups.contains(name)) {
       groups[name] = std::span<const std::int32_t>(kept.group->ranks(), kept.group->size);

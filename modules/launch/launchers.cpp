@@ -150,7 +150,7 @@ void Launchers::listen_for_all() {
 
 bool Launchers::join_first(double limit, const std::function<bool()>& ended) {
   Patience patience(limit);
-  NotProven failure;
+  ProofFailure failure;
   const std::string& why = failure.why;
   std::optional<ProvenLink> link;
   while (!(link = connect_proven(meet_, key_, launchers_meet, 2, failure))) {

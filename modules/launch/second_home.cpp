@@ -63,7 +63,7 @@ bool receive_value(ProvenLink& link, T& value, const GoOn& go_on) {
   return receive(link, places, go_on);
 }
 
-bool send_state(ProvenLink& link, const KeptGeneration& state, const GoOn& go_on) {
+bool send_state(ProvenLink& link, const StateGeneration& state, const GoOn& go_on) {
   const Header header{state.step, state.head.size()};
   const std::array head = {std::as_bytes(std::span(state.head))};
   return send_value(link, header, go_on) && send_sealed(link, head, go_on) &&
@@ -71,7 +71,7 @@ bool send_state(ProvenLink& link, const KeptGeneration& state, const GoOn& go_on
 }
 
 /// The step of the state that has come; -1: none. Error: the memory does not take it.
-std::int64_t receive_state(ProvenLink& link, KeptMemory& into, const GoOn& go_on) {
+std::int64_t receive_state(ProvenLink& link, StateStore& into, const GoOn& go_on) {
   Header header;
   if (!receive_value(link, header, go_on) || header.step < 0 || header.entries > most_entries) {
     return -1;
@@ -92,7 +92,7 @@ bool readable(const Socket& socket) {
 
 }  // namespace
 
-bool fetch_state(KeptMemory& into, std::int64_t step, const HomeLink& link, const GoOn& go_on) {
+bool fetch_state(StateStore& into, std::int64_t step, const HomeLink& link, const GoOn& go_on) {
   Patience patience;
   bool in_time = true;
   const GoOn within = [&] {
@@ -101,7 +101,7 @@ bool fetch_state(KeptMemory& into, std::int64_t step, const HomeLink& link, cons
     return in_time && go_on();
   };
   while (within()) {
-    NotProven failure;
+    ProofFailure failure;
     auto from = connect_proven(link.next, link.key.value(), fetch_by(link.machine), 1, failure);
     if (from && send_value(*from, step, within) && receive_state(*from, into, within) == step) {
       return true;
@@ -158,11 +158,12 @@ class SecondHome::Work {
   void send_copies() {
     const GoOn go_on = [this] { return !ended_; };
     while (!ended_) {
-      NotProven failure;
+      ProofFailure failure;
       auto to = connect_proven(link_.next, link_.key.value(), copies_of(link_.machine), 1, failure);
       for (std::int64_t sent = -1; to && !ended_;) {
         const std::int64_t step = own_.wait_for_newer(sent, 0.05);
-        const std::optional<KeptGeneration> state = step < 0 ? std::nullopt : own_.generation(step);
+        const std::optional<StateGeneration> state =
+            step < 0 ? std::nullopt : own_.generation(step);
         if (!state) {
           if (readable(to->socket)) {
             break;  // nothing was asked: it has ended
@@ -228,8 +229,8 @@ class SecondHome::Work {
     }
   }
 
-  KeptMemory& own_;
-  KeptMemory& other_;
+  StateStore& own_;
+  StateStore& other_;
   HomeLink link_;
   Gate gate_;                         // of the receiver
   std::optional<ProvenLink> next_{};  // that waits for it

@@ -18,7 +18,7 @@ struct HomeLink {
 /// Fetches the state of a step, which this machine no longer has, from its second home. `go_on` is
 /// called several times a second; false: the function returns false. Error (run): the second home
 /// does not give it within the time limit.
-bool fetch_state(KeptMemory& into, std::int64_t step, const HomeLink& link,
+bool fetch_state(StateStore& into, std::int64_t step, const HomeLink& link,
                  const std::function<bool()>& go_on);
 
 /// While it lives, two threads keep copies up to date: one sends what the ranks here have kept to

@@ -51,7 +51,7 @@ std::optional<int> wait_as_spare(const std::string& meet) {
   const RunKey key = run_key({.host = at.host});
   while (true) {
     Patience patience;
-    NotProven failure;
+    ProofFailure failure;
     const std::string& why = failure.why;
     std::optional<ProvenLink> link;
     while (!(link = connect_proven(at, key, launchers_meet, 2, failure))) {

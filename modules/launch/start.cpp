@@ -135,7 +135,7 @@ class Children {
   void end_stuck(double after) {
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
       const RankRecord& record = control_.ranks()[number(rank)];
-      Life& life = lives_[rank];
+      LastSigns& life = lives_[rank];
       const Signs now = {processor_seconds(processes_[rank]), record.recorded.load(),
                          record.step.load()};
       const bool waits = !stopped_[rank] && record.waiting_for.load() >= 0;
@@ -163,7 +163,7 @@ class Children {
     std::int64_t step = -1;
     friend bool operator==(const Signs&, const Signs&) = default;
   };
-  struct Life {
+  struct LastSigns {
     Signs signs;
     Stopwatch since;  // they have changed
   };
@@ -195,7 +195,7 @@ class Children {
 
   std::vector<pid_t> processes_;  // 0 once it has ended
   std::vector<std::optional<Stopwatch>> stopped_;
-  std::vector<Life> lives_;
+  std::vector<LastSigns> lives_;
   Control& control_;
   Region& region_;
   int first_;
@@ -204,7 +204,7 @@ class Children {
 };
 
 /// How the ranks of this launcher reach those of other machines.
-struct WayToOthers {
+struct MachineLinks {
   Launchers& launchers;
   Bridge::MakeTransport make_transport;
   RankMeeting meeting{};       // of this attempt
@@ -213,7 +213,7 @@ struct WayToOthers {
 
 /// One of the ranks that several launchers have started.
 int run_connected(const std::shared_ptr<Region>& region, int rank, const LaunchOptions& options,
-                  const RankFunction& run, WayToOthers& others) {
+                  const RankFunction& run, MachineLinks& others) {
   const std::string machine = others.launchers.name();
   others.launchers.leave();
   others.home.clear();
@@ -230,7 +230,7 @@ int run_connected(const std::shared_ptr<Region>& region, int rank, const LaunchO
 
 [[noreturn]] void run_child(const std::shared_ptr<Region>& region, int rank,
                             const LaunchOptions& options, const RankFunction& run, pid_t parent,
-                            SignalQueue& signals, WayToOthers* others) {
+                            SignalQueue& signals, MachineLinks* others) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) {
     _exit(1);  // the parent died before the line above
@@ -255,7 +255,7 @@ int run_connected(const std::shared_ptr<Region>& region, int rank, const LaunchO
 /// Forks the ranks. Error (run): one of them cannot be started; there are none then.
 void start_ranks(const std::shared_ptr<Region>& region, const LaunchOptions& options,
                  const RankFunction& run, HeldSignals& held, SignalQueue& signals,
-                 Children& children, WayToOthers* others) {
+                 Children& children, MachineLinks* others) {
   std::fflush(nullptr);  // or every child would write what is in the buffers
   const pid_t parent = getpid();
   const int first = others == nullptr ? 0 : others->launchers.first();
@@ -384,7 +384,7 @@ int launch_lone(const LaunchOptions& options, const RankFunction& run) {
 
 /// All launchers begin an attempt; this one fetches the state of the step that it continues from,
 /// where it is in the memory of the next one only. Nothing: a machine is lost.
-std::optional<HomeLink> begin_together(const LaunchOptions& options, WayToOthers& others,
+std::optional<HomeLink> begin_together(const LaunchOptions& options, MachineLinks& others,
                                        std::int64_t from) {
   others.home = options.kept_of_other != nullptr ? listen_at(others.launchers.addresses(), 0)
                                                  : std::vector<Socket>();
@@ -438,7 +438,7 @@ std::pair<EndedRanks, bool> end_together(Control& control, Region& region,
 /// Starts the ranks of this launcher until they need not be started again. `here`: the limits of
 /// this machine.
 int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const RankFunction& run,
-                 WayToOthers* others) {
+                 MachineLinks* others) {
   HeldSignals held;
   SignalQueue signals;
   Launchers* const launchers = others == nullptr ? nullptr : &others->launchers;
@@ -515,7 +515,7 @@ int launch_together(const LaunchOptions& options, const RankFunction& run) {
   check_limits(here);
   const Bridge::MakeTransport make = find_transport(std::string(tcp_transport));
   Launchers launchers(options);
-  WayToOthers others{launchers, make};
+  MachineLinks others{launchers, make};
   return run_attempts(options, here, run, &others);
 }
 

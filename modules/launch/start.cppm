@@ -7,7 +7,7 @@ import tessera.communication;
 export namespace tessera::collective {
 
 /// A state of one machine's ranks, as launchers send it to each other.
-struct KeptGeneration {
+struct StateGeneration {
   std::int64_t step = -1;
   std::vector<std::uint64_t> head = {};                 ///< what the blocks are
   std::vector<std::span<const std::byte>> blocks = {};  ///< in the memory in which it is kept
@@ -16,16 +16,16 @@ struct KeptGeneration {
 /// Memory in which the ranks of one machine keep states of the run, by their steps: two at least,
 /// so that one is whole at any time. It belongs to a launcher and outlives the ranks. The functions
 /// may be called by any thread, and while ranks keep the next state.
-class KeptMemory {
+class StateStore {
  public:
-  KeptMemory() = default;
-  KeptMemory(const KeptMemory&) = delete;
-  KeptMemory& operator=(const KeptMemory&) = delete;
-  virtual ~KeptMemory() = default;
+  StateStore() = default;
+  StateStore(const StateStore&) = delete;
+  StateStore& operator=(const StateStore&) = delete;
+  virtual ~StateStore() = default;
   /// The steps of the states that are whole.
   virtual std::vector<std::int64_t> whole() const = 0;
   /// The state of this step: it stays as it is until set_copied(step). Nothing: it is not whole.
-  virtual std::optional<KeptGeneration> generation(std::int64_t step) const = 0;
+  virtual std::optional<StateGeneration> generation(std::int64_t step) const = 0;
   /// Waits for at most `seconds`, until the newest whole state is one after `step`; its step, or
   /// -1.
   virtual std::int64_t wait_for_newer(std::int64_t step, double seconds) const = 0;
@@ -110,10 +110,10 @@ struct LaunchOptions {
   /// process as it is then. Null: the first error ends the launch.
   std::function<bool(const FailedAttempt&)> restart = {};
   /// With `restart`: the states from which this process could let its ranks continue; null: none.
-  KeptMemory* kept = nullptr;
+  StateStore* kept = nullptr;
   /// With `kept` and `place`: this launcher's copies of what the one before it (the last one before
   /// the first) keeps. They are kept up to date while ranks run. Null: there are none.
-  KeptMemory* kept_of_other = nullptr;
+  StateStore* kept_of_other = nullptr;
   /// With `restart` and `place`: for how many seconds the launchers wait for another one in the
   /// place of one that is lost. 0: it ends the run.
   double replace_seconds = 0;

@@ -55,7 +55,7 @@ struct Bridge::Thread {
 struct Bridge::Shared {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<Outgoing> outbox;
+  std::deque<OutgoingMessage> outbox;
   std::vector<std::string> met;
   std::exception_ptr refused;
   bool has_met = false;
@@ -229,7 +229,7 @@ void Bridge::idle(bool moved) {
   }
 }
 
-void Bridge::post(Outgoing&& message) {
+void Bridge::post(OutgoingMessage&& message) {
   shared_->posted.fetch_add(1);
   {
     const std::lock_guard guard(shared_->mutex);
@@ -239,12 +239,12 @@ void Bridge::post(Outgoing&& message) {
 }
 
 bool Bridge::send_posted() {
-  std::deque<Outgoing> messages;
+  std::deque<OutgoingMessage> messages;
   {
     const std::lock_guard guard(shared_->mutex);
     messages.swap(shared_->outbox);
   }
-  for (Outgoing& message : messages) {
+  for (OutgoingMessage& message : messages) {
     const std::uint64_t token = next_token_++;
     std::vector<std::byte> head = std::move(message.head);
     const auto& kept = leaving_.emplace(token, std::move(message)).first->second;

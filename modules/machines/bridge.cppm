@@ -67,7 +67,7 @@ class Bridge final : public MessageTransport::Receiver {
     return machines_->of_rank[static_cast<std::size_t>(other)] == machine();
   }
 
-  void post(Outgoing&& message);
+  void post(OutgoingMessage&& message);
   /// Returns when all that was posted has left, or the run has failed.
   void flush();
   /// Whether this machine prints the first error: the first machine does; another one only when
@@ -108,10 +108,10 @@ class Bridge final : public MessageTransport::Receiver {
   std::shared_ptr<Region> region_;
   Control* control_ = nullptr;
   std::unique_ptr<Mirror> mirror_;
-  std::map<std::uint64_t, Outgoing> leaving_;
+  std::map<std::uint64_t, OutgoingMessage> leaving_;
   std::uint64_t next_token_ = 1;
   bool watch_ = false;
-  struct Sent {
+  struct SentState {
     bool failed = false;
     bool interrupted = false;
     bool printed = false;
@@ -119,7 +119,7 @@ class Bridge final : public MessageTransport::Receiver {
     std::uint64_t state = 0;
     std::int64_t at = 0;
   };
-  Sent sent_;
+  SentState sent_;
   std::int64_t moved_at_ = 0;
 };
 

@@ -119,7 +119,7 @@ void Bridge::take_state(int from, Reader& reader) {
   require(waiting_for >= -1 && waiting_for < size_, "transport: a rank waits for one that is none");
   record.waiting_for.store(waiting_for, std::memory_order_relaxed);
   record.where.store(terminal_line(reader.text(), 200));
-  if (const auto waits = reader.get<ToldWaits::Told>(); waits.step >= 0) {
+  if (const auto waits = reader.get<ReportedWaits::StepWaits>(); waits.step >= 0) {
     record.waits.store(waits);
   }
   const auto begin = reader.get<std::uint64_t>();

@@ -20,7 +20,7 @@ module;
 module tessera.machines;
 
 import tessera.base;
-import :keys;
+import :run_key;
 import :proof;
 import :proof_bytes;
 import :sockets;
@@ -34,7 +34,7 @@ constexpr std::size_t asked_bytes = ProofBytes::magic.size() + RunKey::size;
 constexpr int most_accepted = 64;  // in one call: those who are there have a turn
 
 /// A connection that has not proven anything yet.
-struct Stranger {
+struct UnprovenPeer {
   Socket socket;
   std::string host;
   Clock::time_point since = Clock::now();
@@ -45,7 +45,7 @@ struct Stranger {
 };
 
 /// What has come, up to `bytes` in all. Whether it is all; the connection may have ended.
-bool receive(Stranger& stranger, std::size_t bytes, bool& ended) {
+bool receive(UnprovenPeer& stranger, std::size_t bytes, bool& ended) {
   const ssize_t got = recv(stranger.socket.descriptor(), stranger.room.data() + stranger.got,
                            bytes - stranger.got, 0);
   if (got > 0) {
@@ -63,7 +63,7 @@ struct Gate::Work {
   ProofBytes bytes;
   std::vector<std::string> purposes;
   Socket poll;
-  std::list<Stranger> strangers{};  // the oldest first
+  std::list<UnprovenPeer> strangers{};  // the oldest first
   std::uint64_t refused = 0;
   std::uint64_t told = 1;  // the number of refusals that is logged next
 
@@ -76,7 +76,7 @@ struct Gate::Work {
 
   /// Counts a connection that has proven nothing: the first, the tenth, ... are logged. `says`: it
   /// is told so.
-  void turn_away(const Stranger& stranger, bool says) {
+  void turn_away(const UnprovenPeer& stranger, bool says) {
     if (says) {
       const int socket = stranger.socket.descriptor();
       ::send(socket, ProofBytes::refused.data(), ProofBytes::refused.size(), MSG_NOSIGNAL);
@@ -100,11 +100,11 @@ struct Gate::Work {
   /// Makes room for another one: the oldest of the address that has most goes.
   void evict() {
     std::map<std::string_view, int> of_host;
-    for (const Stranger& stranger : strangers) {
+    for (const UnprovenPeer& stranger : strangers) {
       ++of_host[stranger.host];
     }
     const auto most = std::ranges::max_element(of_host, {}, [](const auto& e) { return e.second; });
-    const auto oldest = std::ranges::find(strangers, most->first, &Stranger::host);
+    const auto oldest = std::ranges::find(strangers, most->first, &UnprovenPeer::host);
     turn_away(*oldest, false);
     strangers.erase(oldest);
   }
@@ -130,19 +130,19 @@ struct Gate::Work {
     return any;
   }
 
-  enum class Heard { waits, proven, ended, refused };
+  enum class ReceivedState { waits, proven, ended, refused };
 
   /// `purpose`: the number of the one that was proven.
-  Heard hear(Stranger& stranger, std::size_t& purpose) {
+  ReceivedState hear(UnprovenPeer& stranger, std::size_t& purpose) {
     bool ended = false;
     if (!stranger.asked) {
       const bool all = receive(stranger, asked_bytes, ended);
       const std::size_t known = std::min(stranger.got, ProofBytes::magic.size());
       if (std::string_view(stranger.room.data(), known) != ProofBytes::magic.substr(0, known)) {
-        return Heard::refused;
+        return ReceivedState::refused;
       }
       if (!all) {
-        return ended ? Heard::ended : Heard::waits;
+        return ended ? ReceivedState::ended : ReceivedState::waits;
       }
       std::memcpy(stranger.nonces.connects.data(), stranger.room.data() + ProofBytes::magic.size(),
                   RunKey::size);
@@ -150,11 +150,11 @@ struct Gate::Work {
       stranger.asked = true;
       stranger.got = 0;
       if (!send(stranger, stranger.nonces.listens)) {
-        return Heard::ended;
+        return ReceivedState::ended;
       }
     }
     if (!receive(stranger, RunKey::size, ended)) {
-      return ended ? Heard::ended : Heard::waits;
+      return ended ? ReceivedState::ended : ReceivedState::waits;
     }
     ProofBytes::Hash hash{};
     std::memcpy(hash.data(), stranger.room.data(), hash.size());
@@ -162,14 +162,14 @@ struct Gate::Work {
       if (ProofBytes::same(hash,
                            bytes.hash(ProofBytes::connects, purposes[purpose], stranger.nonces))) {
         return send(stranger, bytes.hash(ProofBytes::listens, purposes[purpose], stranger.nonces))
-                   ? Heard::proven
-                   : Heard::ended;
+                   ? ReceivedState::proven
+                   : ReceivedState::ended;
       }
     }
-    return Heard::refused;
+    return ReceivedState::refused;
   }
 
-  static bool send(const Stranger& stranger, const ProofBytes::Hash& hash) {
+  static bool send(const UnprovenPeer& stranger, const ProofBytes::Hash& hash) {
     return ::send(stranger.socket.descriptor(), hash.data(), hash.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(hash.size());
   }
@@ -178,21 +178,21 @@ struct Gate::Work {
     const auto longest = std::chrono::duration<double>(longest_proof);
     for (auto at = strangers.begin(); at != strangers.end();) {
       std::size_t purpose = 0;
-      Heard heard = hear(*at, purpose);
-      if (heard == Heard::waits && Clock::now() - at->since > longest) {
-        heard = Heard::refused;
+      ReceivedState heard = hear(*at, purpose);
+      if (heard == ReceivedState::waits && Clock::now() - at->since > longest) {
+        heard = ReceivedState::refused;
       }
-      if (heard == Heard::waits) {
+      if (heard == ReceivedState::waits) {
         ++at;
         continue;
       }
-      if (heard == Heard::proven) {
+      if (heard == ReceivedState::proven) {
         epoll_ctl(poll.descriptor(), EPOLL_CTL_DEL, at->socket.descriptor(), nullptr);
         proven.push_back(
             bytes.link(std::move(at->socket), ProofBytes::listens, purposes[purpose], at->nonces));
         proven.back().purpose = purpose;
       } else {
-        turn_away(*at, heard == Heard::refused);
+        turn_away(*at, heard == ReceivedState::refused);
       }
       at = strangers.erase(at);
     }

@@ -19,7 +19,7 @@ import :transport;
 namespace tessera::collective {
 namespace {
 
-struct Parcel {
+struct LoopbackMessage {
   int from = -1;
   std::vector<std::byte> head;
   std::vector<MessageTransport::Part> parts;
@@ -28,7 +28,7 @@ struct Parcel {
 
 struct Mailbox {
   std::mutex mutex;
-  std::deque<Parcel> parcels;
+  std::deque<LoopbackMessage> parcels;
 };
 
 }  // namespace
@@ -71,13 +71,13 @@ class Loopback final : public MessageTransport {
 
   bool progress(Receiver& receiver) override {
     bool moved = false;
-    std::deque<Parcel> parcels;
+    std::deque<LoopbackMessage> parcels;
     Mailbox& box = hub_->boxes[static_cast<std::size_t>(rank_)];
     {
       const std::lock_guard guard(box.mutex);
       parcels.swap(box.parcels);
     }
-    for (const Parcel& parcel : parcels) {
+    for (const LoopbackMessage& parcel : parcels) {
       std::uint64_t token = 0;
       const std::vector<Part> places = receiver.arrive(parcel.from, parcel.head, token);
       require(places.size() == parcel.parts.size(), "loopback: other parts are expected");

@@ -18,7 +18,7 @@ module;
 module tessera.machines;
 
 import tessera.base;
-import :keys;
+import :run_key;
 import :proof;
 import :proof_bytes;
 import :sockets;
@@ -48,7 +48,7 @@ bool Checksum::is(const Tag& other) {
   return sodium_memcmp(own.data(), other.data(), size) == 0;
 }
 
-Checksum Seals::next() {
+Checksum ChecksumSequence::next() {
   static_assert(RunKey::size == crypto_stream_chacha20_ietf_KEYBYTES);
   std::array<unsigned char, crypto_stream_chacha20_ietf_NONCEBYTES> number{};
   std::memcpy(number.data(), &used_, sizeof(used_));
@@ -215,15 +215,15 @@ ProvenLink Proof::take() {
 ProvenLink ProofBytes::link(Socket socket, std::string_view role, std::string_view purpose,
                             const Nonces& nonces) const {
   // Of the direction from who connects, and to it.
-  Seals from(RunKey(hash("from who connects", purpose, nonces)));
-  Seals to(RunKey(hash("to who connects", purpose, nonces)));
+  ChecksumSequence from(RunKey(hash("from who connects", purpose, nonces)));
+  ChecksumSequence to(RunKey(hash("to who connects", purpose, nonces)));
   const bool is_from = role == connects;
   return {std::move(socket), is_from ? from : to, is_from ? to : from};
 }
 
 std::optional<ProvenLink> connect_proven(const Endpoint& to, const RunKey& key,
                                          std::string_view purpose, double seconds,
-                                         NotProven& failure) {
+                                         ProofFailure& failure) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   failure = {};
   Socket socket = connect_within(to, seconds, failure.why);
@@ -246,7 +246,7 @@ std::optional<ProvenLink> connect_proven(const Endpoint& to, const RunKey& key,
   return std::nullopt;
 }
 
-void refuse_other_key(const Endpoint& to, const NotProven& failure) {
+void refuse_other_key(const Endpoint& to, const ProofFailure& failure) {
   if (failure.other_key) {
     fail_input({.thing = "launch",
                 .wrong = fmt::format("this process and what listens at {} have different keys ({})",

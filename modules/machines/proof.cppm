@@ -1,7 +1,7 @@
 export module tessera.machines:proof;
 
 import tessera.base;
-import :keys;
+import :run_key;
 import :sockets;
 
 export namespace tessera::collective {
@@ -28,9 +28,9 @@ class Checksum {
 
 /// The checksums of what one direction of a connection carries. Each has the next number in its
 /// key, so that nothing can be changed, left out, repeated or moved on the way.
-class Seals {
+class ChecksumSequence {
  public:
-  explicit Seals(const RunKey& key) : key_(key) {}
+  explicit ChecksumSequence(const RunKey& key) : key_(key) {}
   Checksum next();
 
  private:
@@ -41,8 +41,8 @@ class Seals {
 /// A connection whose ends have proven to each other that they have the run's key.
 struct ProvenLink {
   Socket socket;
-  Seals out;
-  Seals in;
+  ChecksumSequence out;
+  ChecksumSequence in;
   std::size_t purpose = 0;  ///< its number among those of the gate
 };
 
@@ -73,16 +73,16 @@ class Proof {
 };
 
 /// Why there is no connection.
-struct NotProven {
+struct ProofFailure {
   std::string why{};
   bool other_key = false;  ///< who listens there has another key, or another version of the proof
 };
 /// Connects and proves, for at most `seconds`. Nothing: see `failure`.
 std::optional<ProvenLink> connect_proven(const Endpoint& to, const RunKey& key,
                                          std::string_view purpose, double seconds,
-                                         NotProven& failure);
+                                         ProofFailure& failure);
 /// Error (input): it is because of another key.
-void refuse_other_key(const Endpoint& to, const NotProven& failure);
+void refuse_other_key(const Endpoint& to, const ProofFailure& failure);
 
 /// Lets in those who prove that they have the key, at some listening sockets. Others are told
 /// "refused" and nothing else. Of those who have not proven it yet there are at most 64, with at

@@ -3,7 +3,7 @@
 module tessera.machines:proof_bytes;
 
 import tessera.base;
-import :keys;
+import :run_key;
 import :proof;
 import :sockets;
 

@@ -62,7 +62,7 @@ enum class Topic : std::uint8_t {
 };
 
 /// A message to be sent. `owned` lives until it has left.
-struct Outgoing {
+struct OutgoingMessage {
   int to = -1;
   std::vector<std::byte> head{};
   std::vector<MessageTransport::Part> parts{};

@@ -127,14 +127,14 @@ std::string rope_json(double theta, const ops::RotaryScaling& scaling) {
 }
 
 /// Values that do not fit together, with the names of [model] and those of config.json.
-struct Misfit {
+struct ValueConflict {
   std::vector<std::string> keys;
   std::string text;
   std::string hub;
 };
 
-std::vector<Misfit> expert_misfits(const nn::DecoderShape& shape) {
-  std::vector<Misfit> found;
+std::vector<ValueConflict> expert_misfits(const nn::DecoderShape& shape) {
+  std::vector<ValueConflict> found;
   if (shape.experts_per_token > shape.experts) {
     const std::string text =
         fmt::format("a token cannot have more experts than there are ({} experts, {} per token)",
@@ -161,8 +161,8 @@ std::vector<Misfit> expert_misfits(const nn::DecoderShape& shape) {
   return found;
 }
 
-std::vector<Misfit> misfits_of(const nn::DecoderShape& shape) {
-  std::vector<Misfit> found;
+std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape) {
+  std::vector<ValueConflict> found;
   if (shape.kv_heads > 0 && shape.heads % shape.kv_heads != 0) {
     found.push_back({{"kv_heads", "heads"},
                      fmt::format("must divide model.heads ({} heads, {} kv_heads)", shape.heads,
@@ -323,7 +323,7 @@ std::vector<ModelKey> DecoderFamily::keys() const {
 std::vector<ModelProblem> DecoderFamily::complete(ModelSizes& sizes) const {
   const nn::DecoderShape shape = shape_of(sizes);
   std::vector<ModelProblem> problems;
-  for (const Misfit& misfit : misfits_of(shape)) {
+  for (const ValueConflict& misfit : misfits_of(shape)) {
     problems.push_back({misfit.keys, misfit.text});
   }
   const std::int64_t ffn = (8 * shape.dim / 3 + 63) / 64 * 64;
@@ -416,7 +416,7 @@ ModelSizes DecoderFamily::read(HubConfig& config) const {
   read_rope(config, sizes);
   check_layer_types(config, sizes);
   if (config.sound()) {
-    for (const Misfit& misfit : misfits_of(shape_of(sizes))) {
+    for (const ValueConflict& misfit : misfits_of(shape_of(sizes))) {
       config.problem(misfit.hub);
     }
   }

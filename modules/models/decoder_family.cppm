@@ -64,7 +64,7 @@ struct DecoderTraits {
   std::vector<FixedHubKey> fixed_keys = {};
   std::vector<std::string> ignored_keys = {};  // without influence on what is computed
   /// What transformers assumes where config.json lacks a key.
-  struct Absent {
+  struct HubDefaults {
     std::int64_t max_positions = 2048;
     std::int64_t head_dim = 0;  // 0: dim / heads
     double rope_theta = 10000;

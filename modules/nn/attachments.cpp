@@ -22,9 +22,9 @@ bool same(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-attachment_detail::Held::~Held() = default;
+attachment_detail::AttachedValue::~AttachedValue() = default;
 
-attachment_detail::Held* Attachments::find(std::string_view type) const {
+attachment_detail::AttachedValue* Attachments::find(std::string_view type) const {
   for (const Entry& entry : entries_) {
     if (same(entry.type, type)) {
       return entry.held.get();
@@ -33,8 +33,8 @@ attachment_detail::Held* Attachments::find(std::string_view type) const {
   return nullptr;
 }
 
-attachment_detail::Held* Attachments::add(std::string_view type,
-                                          std::unique_ptr<attachment_detail::Held> held) {
+attachment_detail::AttachedValue* Attachments::add(
+    std::string_view type, std::unique_ptr<attachment_detail::AttachedValue> held) {
   entries_.push_back({type, std::move(held)});
   return entries_.back().held.get();
 }

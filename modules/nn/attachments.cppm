@@ -4,13 +4,13 @@ import tessera.base;
 
 namespace tessera::nn::attachment_detail {
 
-class Held {
+class AttachedValue {
  public:
-  virtual ~Held();
+  virtual ~AttachedValue();
 };
 
 template <class T>
-class HeldAs final : public Held {
+class AttachedValueOf final : public AttachedValue {
  public:
   T value;
 };
@@ -34,17 +34,18 @@ class Attachments {
   template <class T>
   inline const T& attached() const {
     static const T none{};
-    const attachment_detail::Held* const held = find(name_of_type<T>());
-    return held == nullptr ? none : static_cast<const attachment_detail::HeldAs<T>*>(held)->value;
+    const attachment_detail::AttachedValue* const held = find(name_of_type<T>());
+    return held == nullptr ? none
+                           : static_cast<const attachment_detail::AttachedValueOf<T>*>(held)->value;
   }
   /// The attached object, to be written; a default one is attached first.
   template <class T>
   inline T& attach() {
-    attachment_detail::Held* held = find(name_of_type<T>());
+    attachment_detail::AttachedValue* held = find(name_of_type<T>());
     if (held == nullptr) {
-      held = add(name_of_type<T>(), std::make_unique<attachment_detail::HeldAs<T>>());
+      held = add(name_of_type<T>(), std::make_unique<attachment_detail::AttachedValueOf<T>>());
     }
-    return static_cast<attachment_detail::HeldAs<T>*>(held)->value;
+    return static_cast<attachment_detail::AttachedValueOf<T>*>(held)->value;
   }
 
  private:
@@ -55,13 +56,13 @@ class Attachments {
                   "types of two files could have this name: give it a namespace");
     return name;
   }
-  attachment_detail::Held* find(std::string_view type) const;
-  attachment_detail::Held* add(std::string_view type,
-                               std::unique_ptr<attachment_detail::Held> held);
+  attachment_detail::AttachedValue* find(std::string_view type) const;
+  attachment_detail::AttachedValue* add(std::string_view type,
+                                        std::unique_ptr<attachment_detail::AttachedValue> held);
 
   struct Entry {
     std::string_view type;
-    std::unique_ptr<attachment_detail::Held> held;
+    std::unique_ptr<attachment_detail::AttachedValue> held;
   };
   std::vector<Entry> entries_;  // few
 };

@@ -95,8 +95,8 @@ std::int64_t bytes_of(const Tensor& kept) {
 DType sums_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 /// The ranks of an axis that share a sequence, as one of them sees them.
-struct Sharers {
-  Sharers(const DeviceMesh& mesh, int axis)
+struct SequenceRanks {
+  SequenceRanks(const DeviceMesh& mesh, int axis)
       : group(ops::GroupArgument::of(mesh.group(axis, current_rank()))),
         parts{.ranks = mesh.axis_size(axis)},
         rank(group.rank()) {}
@@ -122,7 +122,7 @@ class OwnResult {
   }
 
   /// Positions that every query sees: masks need not look at them, so it is one block.
-  void add_seen(const Sharers& sharers, std::int64_t first, std::int64_t end) {
+  void add_seen(const SequenceRanks& sharers, std::int64_t first, std::int64_t end) {
     const std::int64_t place = sharers.parts.kept(sharers.rank, first);
     const std::int64_t count = sharers.parts.kept(sharers.rank, end) - place;
     if (count > 0) {
@@ -131,7 +131,7 @@ class OwnResult {
   }
 
   /// Positions that some queries do not see.
-  void add_masked(const Sharers& sharers, std::int64_t first, std::int64_t end) {
+  void add_masked(const SequenceRanks& sharers, std::int64_t first, std::int64_t end) {
     for (const PositionRun& run : sharers.parts.runs(sharers.rank, first, end)) {
       ops::AttentionBlockOptions masked = options_;
       masked.first_key = run.position;
@@ -157,7 +157,7 @@ class OwnResult {
 
 ops::AttentionBlock own_result(const Tensor& q, const Tensor& keys, const Tensor& values,
                                std::int64_t begin, const ops::AttentionBlockOptions& options,
-                               const Sharers& sharers) {
+                               const SequenceRanks& sharers) {
   OwnResult own(q, keys, values, begin, options);
   const std::int64_t end = begin + q.size(1);
   if (!options.causal) {
@@ -182,7 +182,7 @@ ops::AttentionBlock own_result(const Tensor& q, const Tensor& keys, const Tensor
 
 /// The results of all ranks, merged in their order: of this rank's chunk of the queries (`chunks`),
 /// or of all.
-Tensor merged(const ops::AttentionBlock& own, bool chunks, const Sharers& sharers) {
+Tensor merged(const ops::AttentionBlock& own, bool chunks, const SequenceRanks& sharers) {
   const std::int64_t batch = own.y.size(0);
   const std::int64_t width = own.y.size(3);
   const std::int64_t all = batch * sharers.group.size();
@@ -253,7 +253,7 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
             .got = to_string(*x->spec())});
     }
   }
-  const Sharers sharers(q.layout().mesh(), axis_);
+  const SequenceRanks sharers(q.layout().mesh(), axis_);
   const auto of_all_tokens = [&](const Tensor& x) {
     return redistribute(x, x.layout().with_placement(axis_, Replicate())).local();
   };

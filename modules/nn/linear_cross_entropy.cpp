@@ -31,11 +31,11 @@ std::int64_t shards_of(const Tensor& x, int d) {
 }
 
 /// Consecutive parts of rows along one of their dims; all ranks have the same.
-class Parts {
+class RowParts {
  public:
   /// Of x [..., in]. `rows`: of a rank in a part, at most, but at least one of the dim; 0: one
   /// part.
-  Parts(const Tensor& x, std::int64_t rows) {
+  RowParts(const Tensor& x, std::int64_t rows) {
     const int last = x.dims() - 1;
     for (int d = last - 1; d >= 0 && dim_ < 0; --d) {
       dim_ = shards_of(x, d) == 1 ? d : -1;
@@ -69,9 +69,9 @@ class Parts {
   std::int64_t count_ = 1;
 };
 
-struct Saved {
+struct SavedForward {
   LinearCrossEntropy options;
-  Parts parts;
+  RowParts parts;
   SavedTensor x;
   SavedTensor weight;
   SavedTensor bias;
@@ -83,7 +83,7 @@ struct Saved {
 };
 
 /// The gradient of the logits of a part, as the product makes them.
-Tensor logits_gradient(const Saved& s, const Tensor& logits, const Tensor& targets,
+Tensor logits_gradient(const SavedForward& s, const Tensor& logits, const Tensor& targets,
                        const Tensor& log_sums, const Tensor& dlosses) {
   const LinearCrossEntropy& o = s.options;
   if (o.softcap == 0) {
@@ -135,7 +135,7 @@ class ParameterSums {
 
 constexpr const char* name = "linear_cross_entropy";
 
-void backward_in_parts(const Saved& s, const Tensor& dlosses, std::span<Tensor> out) {
+void backward_in_parts(const SavedForward& s, const Tensor& dlosses, std::span<Tensor> out) {
   if (grad_enabled()) {
     fail({.thing = name,
           .wrong = "its gradient cannot be differentiated again, as backward computes it part by "
@@ -188,16 +188,16 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
     fail({.thing = name, .wrong = "x or targets is an undefined tensor", .expected = "tensors"});
   }
   const auto needs = [](const Tensor& t) { return grad_enabled() && t && t.requires_grad(); };
-  const auto saved = std::make_shared<Saved>(Saved{.options = options,
-                                                   .parts = Parts(x, options.rows),
-                                                   .x = SavedTensor(x),
-                                                   .weight = SavedTensor(weight),
-                                                   .bias = SavedTensor(bias),
-                                                   .targets = SavedTensor(targets),
-                                                   .log_sums = {},
-                                                   .needs_x = needs(x),
-                                                   .needs_weight = needs(weight),
-                                                   .needs_bias = needs(bias)});
+  const auto saved = std::make_shared<SavedForward>(SavedForward{.options = options,
+                                                                 .parts = RowParts(x, options.rows),
+                                                                 .x = SavedTensor(x),
+                                                                 .weight = SavedTensor(weight),
+                                                                 .bias = SavedTensor(bias),
+                                                                 .targets = SavedTensor(targets),
+                                                                 .log_sums = {},
+                                                                 .needs_x = needs(x),
+                                                                 .needs_weight = needs(weight),
+                                                                 .needs_bias = needs(bias)});
   const bool differentiated = saved->needs_x || saved->needs_weight || saved->needs_bias;
   Tensor losses;
   {

@@ -258,12 +258,12 @@ void Module::replace_child(std::string_view name, const Replacement& make) {
 }
 
 int replace_modules(Module& root, const std::string& pattern, const Replacement& make) {
-  struct Place {
+  struct ModuleSlot {
     Module* parent;
     std::string child;
     std::string name;
   };
-  std::vector<Place> places;
+  std::vector<ModuleSlot> places;
   std::vector<std::string> names;
   for (Module* const parent : all_modules(root)) {
     for (const auto& [key, child] : parent->children()) {
@@ -277,8 +277,8 @@ int replace_modules(Module& root, const std::string& pattern, const Replacement&
     fail_input(fmt::format("the pattern '{}' matches no module that can be replaced{}",
                            shown(pattern), did_you_mean(pattern, names)));
   }
-  for (const Place& outer : places) {
-    for (const Place& inner : places) {
+  for (const ModuleSlot& outer : places) {
+    for (const ModuleSlot& inner : places) {
       if (inner.name.starts_with(outer.name + ".")) {
         fail_input(
             fmt::format("the pattern '{}' matches '{}' and, inside of it, '{}'; replace "
@@ -287,7 +287,7 @@ int replace_modules(Module& root, const std::string& pattern, const Replacement&
       }
     }
   }
-  for (const Place& place : places) {
+  for (const ModuleSlot& place : places) {
     place.parent->replace_child(place.child, make);
   }
   return static_cast<int>(places.size());

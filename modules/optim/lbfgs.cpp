@@ -21,7 +21,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
-import :search;
+import :line_search;
 import :total;
 
 namespace tessera::optim {
@@ -188,7 +188,7 @@ double Lbfgs::step(const std::function<double()>& closure) {
   if (!std::isfinite(first_loss)) {
     fail({.thing = "lbfgs", .wrong = fmt::format("the loss is {}", first_loss)});
   }
-  Trial now{.loss = first_loss, .gradient = s.gradients()};
+  LinePoint now{.loss = first_loss, .gradient = s.gradients()};
   if (largest(now.gradient) <= o.tolerance_grad) {
     return first_loss;
   }
@@ -216,7 +216,7 @@ double Lbfgs::step(const std::function<double()>& closure) {
       };
       const auto evaluate = [&](double t) {
         move(t);
-        Trial trial{.t = t, .loss = s.evaluate(closure), .gradient = s.gradients()};
+        LinePoint trial{.t = t, .loss = s.evaluate(closure), .gradient = s.gradients()};
         trial.slope = dot(trial.gradient, s.direction);
         return trial;
       };

@@ -56,7 +56,7 @@ Optimizer::Optimizer(std::vector<nn::ParameterPointer> parameters, std::unique_p
   assign_fallbacks();
   check_types();
   for (const nn::ParameterPointer& parameter : parameters_) {
-    parameter->attach<UpdatedBy>().optimizers.push_back(number_);
+    parameter->attach<Updaters>().optimizers.push_back(number_);
   }
   if (OptimizerWatch* const watch = OptimizerWatch::watching()) {
     watch->made_.push_back(this);
@@ -126,7 +126,7 @@ bool Optimizer::is_elementwise() const {
 
 Optimizer::~Optimizer() {
   for (const nn::ParameterPointer& parameter : parameters_) {
-    std::erase(parameter->attach<UpdatedBy>().optimizers, number_);
+    std::erase(parameter->attach<Updaters>().optimizers, number_);
   }
   if (OptimizerWatch* const watch = OptimizerWatch::watching()) {
     std::erase(watch->made_, this);

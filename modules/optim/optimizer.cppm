@@ -33,7 +33,7 @@ struct OptimizerOptions {
 };
 
 /// The optimizers of a parameter that exist, by numbers that no others get; attached to it.
-struct UpdatedBy {
+struct Updaters {
   std::vector<std::uint64_t> optimizers = {};
 };
 
@@ -121,7 +121,7 @@ class Optimizer {
   std::vector<nn::ParameterPointer> parameters_;
   std::vector<Rule> rules_;
   std::vector<Entry> entries_;
-  std::uint64_t number_;  // see UpdatedBy
+  std::uint64_t number_;  // see Updaters
   std::shared_ptr<const bool> life_;
 };
 

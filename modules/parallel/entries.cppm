@@ -5,7 +5,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.nn;
 import :style;
-import :plan;
+import :parallel_plan;
 
 namespace tessera::parallel {
 

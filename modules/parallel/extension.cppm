@@ -15,7 +15,7 @@ struct Payload {
 };
 
 /// A parameter that is gathered.
-struct Gathered {
+struct GatheredParameter {
   const nn::Parameter& parameter;
   /// Shape of the gathered values, with the sharded dim first: along other axes they may be a shard
   /// too.
@@ -33,17 +33,17 @@ class ShardExtension {
   virtual ~ShardExtension();
   /// Tensors that are gathered: they follow from the shape and the number of ranks alone. Errors
   /// (input): a parameter that cannot be gathered in this form.
-  virtual std::vector<Payload> payloads(const Gathered& gathered) const = 0;
+  virtual std::vector<Payload> payloads(const GatheredParameter& gathered) const = 0;
   /// Writes this rank's part of each payload from its shard (the sharded dim first; rows may be
   /// missing on the last ranks). Called again when the shard was written since.
-  virtual void pack(const Gathered& gathered, const Tensor& shard,
+  virtual void pack(const GatheredParameter& gathered, const Tensor& shard,
                     std::span<const Tensor> parts) = 0;
   /// Whether forward computes with values that unpack() writes. If not, the payloads stay as long
   /// as the parameter is in use, the layer reads them (GatheredPayloads), and the tensor
   /// that it computes with has a gradient, but no memory.
   virtual bool has_values() const { return true; }
   /// Writes the values, with the sharded dim first, from what was gathered.
-  virtual void unpack(const Gathered& gathered, std::span<const Tensor> payloads,
+  virtual void unpack(const GatheredParameter& gathered, std::span<const Tensor> payloads,
                       const Tensor& values) = 0;
 };
 

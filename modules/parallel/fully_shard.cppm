@@ -7,7 +7,7 @@ import tessera.placement;
 import tessera.nn;
 import tessera.plugin;
 import :style;
-import :plan;
+import :parallel_plan;
 import :precision;
 
 export namespace tessera::parallel {

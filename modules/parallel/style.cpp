@@ -118,7 +118,7 @@ std::shared_ptr<nn::Module> ParallelStyle::replace(const std::shared_ptr<nn::Mod
 ShardedParameters::~ShardedParameters() = default;
 
 std::string_view placing_style(const nn::Attachments& placed, int axis) {
-  const std::vector<PlacedBy>& axes = placed.attached<Placers>().axes;
+  const std::vector<Placer>& axes = placed.attached<Placers>().axes;
   const auto i = static_cast<std::size_t>(axis);
   return i < axes.size() ? std::string_view(axes[i].style) : std::string_view();
 }
@@ -130,9 +130,9 @@ namespace {
 template <class Placed>
 bool begin_placing(const StyleTarget& target, Placed& placed, const char* what, int axis,
                    Placement wanted) {
-  std::vector<PlacedBy>& axes = placed.template attach<Placers>().axes;
+  std::vector<Placer>& axes = placed.template attach<Placers>().axes;
   axes.resize(static_cast<std::size_t>(target.mesh.ndim()));
-  PlacedBy& placed_by = axes[static_cast<std::size_t>(axis)];
+  Placer& placed_by = axes[static_cast<std::size_t>(axis)];
   const Placement now = placed.value.layout().placement(axis);
   if (placed_by.style.empty()) {
     placed_by = {target.style, target.entry};
@@ -175,7 +175,7 @@ void StyleTarget::place(nn::Buffer& buffer, Placement placement) const {
 
 nn::LayerSplit StyleTarget::split(std::string_view name) const {
   nn::LayerSplit split = module.split(name);
-  for (const nn::LayerSplit::Placed& placed : split.parameters) {
+  for (const nn::LayerSplit::ParameterPlacement& placed : split.parameters) {
     place(*placed.parameter, placed.placement);
   }
   module.use_split(name);

@@ -12,13 +12,13 @@ import :stages;
 export namespace tessera::parallel {
 
 /// Who placed a parameter or a buffer on a mesh axis.
-struct PlacedBy {
+struct Placer {
   std::string style;  // "ColwiseParallel"; empty: no style
   std::string entry;  // its name in errors: "run.toml:31: ColwiseParallel"
 };
 /// Attached to parameters and buffers; by mesh axis.
 struct Placers {
-  std::vector<PlacedBy> axes;
+  std::vector<Placer> axes;
 };
 /// The name of the style that placed it on the axis; empty: none.
 std::string_view placing_style(const nn::Attachments& placed, int axis);

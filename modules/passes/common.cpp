@@ -13,7 +13,7 @@ import tessera.program;
 import :builtin;
 import :facts;
 import :renumbering;
-import :room;
+import :headroom;
 
 namespace tessera::graph {
 namespace {
@@ -34,8 +34,8 @@ bool computes(const Instruction& i, const Access& access) {
 /// than the later results would be: an activation that is computed again in backward is not kept
 /// from forward instead.
 void merge_common(Program& program, const Analysis& analysis) {
-  Facts facts(program, analysis);
-  Room room(facts);
+  ProgramFacts facts(program, analysis);
+  Headroom room(facts);
   const auto memory = [&](TensorIndex number) { return facts.shadow.memory(number); };
   const auto is_constant = [&](TensorIndex number) {
     return !facts.values.is_written[memory(number)];

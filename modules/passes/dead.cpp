@@ -16,9 +16,9 @@ namespace {
 using Kind = Instruction::Kind;
 
 /// Needs of what remains: tensors, because it names them, and the contents of memories.
-class Needs {
+class LiveValues {
  public:
-  Needs(const Program& program, const Analysis& known)
+  LiveValues(const Program& program, const Analysis& known)
       : places_(places_of(program)),
         shadow_(known.state().shadow),
         accesses_(known.state().accesses),
@@ -112,7 +112,7 @@ class Needs {
 }  // namespace
 
 void remove_dead(Program& program, const Analysis& known) {
-  const Needs needs(program, known);
+  const LiveValues needs(program, known);
   Replacement removal(program);
   for (const PlaceIndex place : known.state().accesses.keys()) {
     if (!needs.needed(place)) {

@@ -32,9 +32,9 @@ bool prepares(const Instruction& i) { return i.kind == Kind::empty || i.kind == 
 
 /// Instructions that move together: what any of them uses, so that one look at an instruction
 /// before them says whether they may pass it.
-class Moving {
+class MovingGroup {
  public:
-  explicit Moving(const Analysis& known)
+  explicit MovingGroup(const Analysis& known)
       : accesses_(known.state().accesses),
         operand_(known.state().shadow.tensors.size(), 0),
         read_(known.state().shadow.memories.size(), 0),
@@ -195,9 +195,9 @@ class Profile {
   ByMemory<Position> new_last_;
 };
 
-class Issues {
+class EarlyIssues {
  public:
-  Issues(Program& program, const Analysis& known)
+  EarlyIssues(Program& program, const Analysis& known)
       : program_(program), places_(places_of(program)), moving_(known), profile_(program, known) {
     for (const PlaceIndex place : places_.keys()) {
       order_.add(place);
@@ -267,7 +267,7 @@ class Issues {
   Program& program_;
   ByPlace<const Instruction*> places_;
   ByPosition<PlaceIndex> order_;
-  Moving moving_;
+  MovingGroup moving_;
   Profile profile_;
 };
 
@@ -276,6 +276,8 @@ class Issues {
 /// One call after the other; a move that would need more memory at once than the program does is
 /// not made. No call passes other communication, so that ranks agree on the order of all of it
 /// whatever their programs are.
-void advance_issues(Program& program, const Analysis& known) { Issues(program, known).advance(); }
+void advance_issues(Program& program, const Analysis& known) {
+  EarlyIssues(program, known).advance();
+}
 
 }  // namespace tessera::graph

@@ -14,7 +14,7 @@ Values own_values_of(const Program& program, const Analysis& known) {
 
 }  // namespace
 
-Facts::Facts(const Program& program, const Analysis& known)
+ProgramFacts::ProgramFacts(const Program& program, const Analysis& known)
     : shadow(known.state().shadow),
       accesses(known.state().accesses),
       places(places_of(program)),

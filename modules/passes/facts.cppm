@@ -6,9 +6,9 @@ import tessera.program;
 namespace tessera::graph {
 
 /// Facts of a program that passes ask for while they leave it as it is.
-struct Facts {
+struct ProgramFacts {
   /// Both outlive it.
-  Facts(const Program& program, const Analysis& known);
+  ProgramFacts(const Program& program, const Analysis& known);
 
   const Shadow& shadow;
   const ByPlace<Access>& accesses;

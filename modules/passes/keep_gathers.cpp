@@ -34,7 +34,7 @@ struct Gather {
 };
 
 /// A gather, and an earlier one of the same values.
-struct Repeated {
+struct RepeatedGather {
   Gather first;
   Gather again;
 };
@@ -44,9 +44,9 @@ class Finder {
   Finder(const Program& program, const Analysis& known) : facts_(program, known) {}
 
   /// Those that backward needs soonest after forward come first.
-  std::vector<Repeated> find() const {
+  std::vector<RepeatedGather> find() const {
     std::vector<Gather> all;
-    std::vector<Repeated> repeated;
+    std::vector<RepeatedGather> repeated;
     for (const PlaceIndex place : facts_.places.keys()) {
       const std::optional<Gather> again = gather_at(place);
       if (!again) {
@@ -59,7 +59,7 @@ class Finder {
       }
       all.push_back(*again);
     }
-    std::ranges::sort(repeated, {}, [](const Repeated& pair) {
+    std::ranges::sort(repeated, {}, [](const RepeatedGather& pair) {
       return std::pair(pair.again.place - pair.first.place, pair.again.place);
     });
     return repeated;
@@ -109,14 +109,14 @@ class Finder {
            contents.exists() && facts_.values.changes[again.memory].back().place <= again.wait;
   }
 
-  Facts facts_;
+  ProgramFacts facts_;
 };
 
 /// The program without the later gathers.
-Program without(const Program& program, std::span<const Repeated> repeated) {
+Program without(const Program& program, std::span<const RepeatedGather> repeated) {
   Program changed = program;
-  std::vector<Repeated> in_order(repeated.begin(), repeated.end());
-  std::ranges::sort(in_order, {}, [](const Repeated& pair) { return pair.again.place; });
+  std::vector<RepeatedGather> in_order(repeated.begin(), repeated.end());
+  std::ranges::sort(in_order, {}, [](const RepeatedGather& pair) { return pair.again.place; });
   Replacement replacement(program);
   for (const auto& [first, again] : in_order) {
     replacement.replace(again.number, first.number);
@@ -141,7 +141,7 @@ void keep_all_gathers(Program& program, const Analysis& known) {
 }
 
 int keep_gathers(Program& program, int most) {
-  std::vector<Repeated> repeated = Finder(program, Analysis(program)).find();
+  std::vector<RepeatedGather> repeated = Finder(program, Analysis(program)).find();
   if (most >= 0 && repeated.size() > static_cast<std::size_t>(most)) {
     repeated.resize(static_cast<std::size_t>(most));
   }
@@ -150,7 +150,7 @@ int keep_gathers(Program& program, int most) {
 }
 
 void keep_gathers_within(Program& program, std::int64_t budget) {
-  std::vector<Repeated> repeated = Finder(program, Analysis(program)).find();
+  std::vector<RepeatedGather> repeated = Finder(program, Analysis(program)).find();
   for (; !repeated.empty(); repeated.pop_back()) {
     Program changed = without(program, repeated);
     if (planned_bytes(changed) <= budget) {

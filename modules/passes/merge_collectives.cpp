@@ -16,7 +16,7 @@ import :builtin;
 import :facts;
 import :editor;
 import :renumbering;
-import :room;
+import :headroom;
 
 namespace tessera::graph {
 namespace {
@@ -91,8 +91,8 @@ class Finder {
     return true;
   }
 
-  Facts facts_;
-  Room room_;
+  ProgramFacts facts_;
+  Headroom room_;
 };
 
 /// Proposal to merge calls, by their numbers in the group, which are the same on all ranks of it.

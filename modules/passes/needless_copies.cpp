@@ -66,7 +66,7 @@ class Copies {
     return true;
   }
 
-  Facts facts_;
+  ProgramFacts facts_;
   ByMemory<std::vector<PlaceIndex>> uses_;
   Replacement replacement_;
 };

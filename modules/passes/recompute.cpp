@@ -183,15 +183,16 @@ class Recomputer {
 };
 
 /// Memory that a planned step needs.
-struct Needs {
+struct MemoryNeeds {
   std::int64_t inputs = 0;
   std::int64_t peak = 0;  // of what is alive, inputs excepted
   std::int64_t all = 0;
 };
 
-Needs needs_of(const Program& program, const Shadow& shadow, std::span<const Chain> chains = {}) {
+MemoryNeeds needs_of(const Program& program, const Shadow& shadow,
+                     std::span<const Chain> chains = {}) {
   const Block block = block_of(program, shadow, step_context().planned_device, chains);
-  Needs needs{.peak = peak_bytes(shadow)};
+  MemoryNeeds needs{.peak = peak_bytes(shadow)};
   for (const Memory& memory : shadow.memories) {
     needs.inputs += memory.is_input ? memory.bytes : 0;
   }
@@ -235,7 +236,7 @@ std::int64_t bytes_elsewhere(const Program& program) {
 namespace {
 
 /// A program within its budget.
-struct Fitted {
+struct FittedProgram {
   Program program;
   MemoryFit fit;
   double seconds = 0;
@@ -249,14 +250,14 @@ class Fitter {
         known_(program),
         needs_(needs_of(program, known_.state().shadow)) {}
 
-  const Needs& needs() const { return needs_; }
+  const MemoryNeeds& needs() const { return needs_; }
 
-  std::optional<Fitted> fitted(bool products, const FitOptions& options) const {
+  std::optional<FittedProgram> fitted(bool products, const FitOptions& options) const {
     // In place, less is needed than what is alive at the peak; for workspaces and gaps in the
     // block, more: then a lower peak is tried.
     std::int64_t rest = needs_.peak - (needs_.all - budget_);
     while (true) {
-      Fitted changed = changed_to(std::max<std::int64_t>(0, rest), products, options);
+      FittedProgram changed = changed_to(std::max<std::int64_t>(0, rest), products, options);
       if (changed.fit.bytes <= budget_) {
         return changed;
       }
@@ -269,15 +270,15 @@ class Fitter {
 
   /// The plan, of many, that needs least. They do not depend on the budget, nor on measured
   /// rates: what a refusal names is met in another run.
-  Fitted least(bool offered) const {
+  FittedProgram least(bool offered) const {
     FitOptions options;
     if (offered) {
       options.offloading = OffloadRates();
     }
     constexpr int plans = 48;
-    Fitted least = changed_to(0, true, options);
+    FittedProgram least = changed_to(0, true, options);
     for (int k = 1; k < plans; ++k) {
-      Fitted other = changed_to(needs_.peak * k / plans, true, options);
+      FittedProgram other = changed_to(needs_.peak * k / plans, true, options);
       if (other.fit.bytes < least.fit.bytes) {
         least = std::move(other);
       }
@@ -287,7 +288,7 @@ class Fitter {
 
  private:
   /// As few bytes as that are alive at once, if that can be.
-  Fitted changed_to(std::int64_t bytes, bool products, const FitOptions& options) const {
+  FittedProgram changed_to(std::int64_t bytes, bool products, const FitOptions& options) const {
     const MemoryChoices choices =
         plan_recompute(program_, known_, {.bytes = bytes, .products = products}, options);
     Program changed = program_;
@@ -304,7 +305,7 @@ class Fitter {
   const Program& program_;
   std::int64_t budget_;
   Analysis known_;
-  Needs needs_;
+  MemoryNeeds needs_;
 };
 
 }  // namespace
@@ -312,17 +313,17 @@ class Fitter {
 MemoryFit fit_memory(Program& program, std::int64_t budget, const FitOptions& options) {
   const std::int64_t room = budget - options.kept;
   Fitter fitter(program, room);
-  const Needs& needs = fitter.needs();
+  const MemoryNeeds& needs = fitter.needs();
   if (needs.all <= room) {
     return {.bytes = needs.all};
   }
   const FitOptions without{.computing = options.computing};
-  std::optional<Fitted> best = fitter.fitted(false, without);
+  std::optional<FittedProgram> best = fitter.fitted(false, without);
   if (!best) {
     best = fitter.fitted(true, without);
   }
   for (const bool products : {false, true}) {
-    std::optional<Fitted> other =
+    std::optional<FittedProgram> other =
         options.offloading ? fitter.fitted(products, options) : std::nullopt;
     if (other && (!best || other->seconds < best->seconds)) {
       best = std::move(other);
@@ -331,7 +332,7 @@ MemoryFit fit_memory(Program& program, std::int64_t budget, const FitOptions& op
   std::int64_t least = needs.all;
   for (const bool offered : {false, true}) {
     if (!best && (!offered || options.offloading)) {
-      Fitted other = fitter.least(offered);
+      FittedProgram other = fitter.least(offered);
       least = std::min(least, other.fit.bytes);
       if (other.fit.bytes <= room) {
         best = std::move(other);

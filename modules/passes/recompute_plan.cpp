@@ -347,7 +347,7 @@ class Planner {
   RecomputeLimits limits_;
   ComputeRates rates_;
   bool offered_ = false;  // other memory
-  Facts facts_;
+  ProgramFacts facts_;
   const Shadow& shadow_;
   const Values& values_;
   std::map<ValueIndex, std::vector<MemoryIndex>> holders_;  // by what they hold at some time

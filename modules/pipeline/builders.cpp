@@ -125,9 +125,9 @@ void zero_bubble(const PipelineSize& size, Schedule& schedule) {
 }
 
 /// Places, at each point in time, what is ready: all actions take one unit.
-class Placing {
+class GreedyScheduler {
  public:
-  Placing(const PipelineSize& size, Schedule& schedule)
+  GreedyScheduler(const PipelineSize& size, Schedule& schedule)
       : schedule_(schedule),
         most_kept_(2 * size.ranks),
         kept_(static_cast<std::size_t>(size.ranks), 0),
@@ -152,7 +152,7 @@ class Placing {
 
  private:
   /// When the actions of a stage ended, by kind and micro-batch.
-  struct Ends {
+  struct StageEnds {
     std::vector<int> forward;
     std::vector<int> input_gradient;
     std::vector<int> weight_gradient;
@@ -166,7 +166,7 @@ class Placing {
   /// of parameters; of each kind that of the later stage.
   bool place(int rank) {
     const std::vector<int> stages = schedule_.stages_of(rank);
-    const auto first = [&](auto ready, Work work, std::vector<int> Ends::* ends) {
+    const auto first = [&](auto ready, Work work, std::vector<int> StageEnds::* ends) {
       for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
         std::vector<int>& made = done_[static_cast<std::size_t>(*stage)].*ends;
         const std::size_t next = made.size();
@@ -195,14 +195,14 @@ class Placing {
     const auto half_is_made = [&](int stage, std::size_t m) {
       return ended(done_[static_cast<std::size_t>(stage)].input_gradient, m);
     };
-    if (first(gradient_is_there, Work::input_gradient, &Ends::input_gradient)) {
+    if (first(gradient_is_there, Work::input_gradient, &StageEnds::input_gradient)) {
       return true;
     }
-    if (first(input_is_there, Work::forward, &Ends::forward)) {
+    if (first(input_is_there, Work::forward, &StageEnds::forward)) {
       ++kept;
       return true;
     }
-    if (first(half_is_made, Work::weight_gradient, &Ends::weight_gradient)) {
+    if (first(half_is_made, Work::weight_gradient, &StageEnds::weight_gradient)) {
       --kept;
       return true;
     }
@@ -211,12 +211,14 @@ class Placing {
 
   Schedule& schedule_;
   int most_kept_;
-  std::vector<int> kept_;   // by rank
-  std::vector<Ends> done_;  // by stage
+  std::vector<int> kept_;        // by rank
+  std::vector<StageEnds> done_;  // by stage
   int now_ = 0;
 };
 
-void zero_bubble_v(const PipelineSize& size, Schedule& schedule) { Placing(size, schedule).run(); }
+void zero_bubble_v(const PipelineSize& size, Schedule& schedule) {
+  GreedyScheduler(size, schedule).run();
+}
 
 /// Everything about a kind.
 struct Builder {

@@ -73,7 +73,7 @@ class Search {
 
  private:
   using Axes = InlineVector<int, 4>;
-  struct Reached {
+  struct ReachedLayout {
     double cost = 0;
     std::optional<Step> last;  // none for the beginning
   };
@@ -353,7 +353,7 @@ class Search {
   const std::int64_t element_size_;
   std::vector<bool> may_change_;
   std::vector<int> dims_;
-  std::unordered_map<Layout, Reached> best_;
+  std::unordered_map<Layout, ReachedLayout> best_;
   std::priority_queue<Entry> queue_;
   std::uint64_t pushed_ = 0;
 };

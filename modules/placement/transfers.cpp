@@ -19,7 +19,7 @@ namespace tessera {
 namespace {
 
 /// A part of the source layout and the ranks that hold it.
-struct Held {
+struct HeldPart {
   LocalPart box;
   std::vector<int> ranks;
 };
@@ -55,7 +55,7 @@ class HeldParts {
     }
   }
 
-  const Held& operator[](std::size_t number) const { return parts_[number]; }
+  const HeldPart& operator[](std::size_t number) const { return parts_[number]; }
 
   /// The numbers of the parts that a box may meet, ascending.
   std::vector<std::size_t> near(const LocalPart& box) const {
@@ -92,7 +92,7 @@ class HeldParts {
   }
 
  private:
-  std::vector<Held> parts_;
+  std::vector<HeldPart> parts_;
   std::map<Corner, std::size_t> numbers_;
   std::vector<std::vector<std::int64_t>> begins_;  // of the parts, in each dim
 };
@@ -118,7 +118,7 @@ std::vector<Transfer> transfers(const Layout& from, std::span<const int> sources
       continue;
     }
     for (const std::size_t number : parts.near(wanted)) {
-      const Held& part = parts[number];
+      const HeldPart& part = parts[number];
       const std::optional<LocalPart> common = intersection(wanted, part.box);
       if (!common) {
         continue;

@@ -8,7 +8,7 @@ export namespace tessera::plugin {
 
 /// The result of check_library.
 struct CheckReport {
-  Found found;                    // file, stamp, and every refusal of both gates
+  PluginFile found;               // file, stamp, and every refusal of both gates
   std::vector<Offer> registered;  // what register_plugin added, if it was called
   bool tried = false;             // whether it was loaded (only a file that passes gate one is)
   inline bool usable() const { return tried && found.refusals.empty(); }

@@ -78,9 +78,9 @@ std::string with_origin(std::string text, const std::string& origin) {
 }
 
 /// A file's content, mapped for reading; empty when that is not possible.
-class Mapped {
+class FileMapping {
  public:
-  explicit Mapped(const std::string& path) {
+  explicit FileMapping(const std::string& path) {
     const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     struct stat status{};
     if (file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0) {
@@ -94,13 +94,13 @@ class Mapped {
       close(file);
     }
   }
-  ~Mapped() {
+  ~FileMapping() {
     if (!bytes_.empty()) {
       munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
     }
   }
-  Mapped(const Mapped&) = delete;
-  Mapped& operator=(const Mapped&) = delete;
+  FileMapping(const FileMapping&) = delete;
+  FileMapping& operator=(const FileMapping&) = delete;
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
@@ -160,7 +160,7 @@ class Search {
       next_.pop_front();
       if (paths_.insert(library.path).second) {
         trust_.set_subject(fmt::format("library {}: ", library.path));
-        look_into(library, Mapped(library.path).bytes());
+        look_into(library, FileMapping(library.path).bytes());
       }
     }
   }

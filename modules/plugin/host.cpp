@@ -25,14 +25,14 @@ namespace {
 using Key = std::pair<std::string, std::string>;  // kind, name
 
 /// Gate one and the state of the file. Kinds are checked at each use: they can be declared later.
-struct Scanned {
-  Found found;
+struct ScannedFile {
+  PluginFile found;
   FileIdentity identity;
 };
 
-Scanned scan(const std::string& path) {
+ScannedFile scan(const std::string& path) {
   const LibraryFile file = read_library_file(path);
-  Scanned scanned{{file.path, std::nullopt, file.refusals, false}, file.identity};
+  ScannedFile scanned{{file.path, std::nullopt, file.refusals, false}, file.identity};
   if (!file.bytes.empty() || file.refusals.empty()) {
     StampReading reading = read_stamp(file.bytes);
     scanned.found.stamp = std::move(reading.stamp);
@@ -46,13 +46,13 @@ void append(std::vector<std::string>& to, std::vector<std::string> from) {
   std::move(from.begin(), from.end(), std::back_inserter(to));
 }
 
-bool provides(const Found& found, std::string_view kind, std::string_view name) {
+bool provides(const PluginFile& found, std::string_view kind, std::string_view name) {
   return found.stamp &&
          std::any_of(found.stamp->provides.begin(), found.stamp->provides.end(),
                      [&](const Offer& o) { return o.kind == kind && o.name == name; });
 }
 
-std::string text_of(const Found& refused) {
+std::string text_of(const PluginFile& refused) {
   return fmt::format("{}: {}", refused.file, fmt::join(refused.refusals, "; "));
 }
 
@@ -69,13 +69,13 @@ std::uint64_t hash_text(std::string_view text) {
 struct Host::State {
   SearchOptions search;
   mutable std::recursive_mutex mutex;  // a plugin may use the Host while it registers
-  mutable std::optional<std::vector<Scanned>> scanned;
+  mutable std::optional<std::vector<ScannedFile>> scanned;
   std::map<Key, Entry> entries;
   std::vector<LoadedPlugin> loaded;
   std::vector<FileIdentity> loaded_files;
 
   /// The search, done once.
-  const std::vector<Scanned>& files() const {
+  const std::vector<ScannedFile>& files() const {
     if (!scanned) {
       scanned.emplace();
       for (const Candidate& candidate : search_libraries(search)) {
@@ -83,8 +83,8 @@ struct Host::State {
           scanned->push_back({{candidate.path, std::nullopt, {candidate.refusal}, false}, {}});
           continue;
         }
-        Scanned next = scan(candidate.path);
-        const bool again = std::any_of(scanned->begin(), scanned->end(), [&](const Scanned& s) {
+        ScannedFile next = scan(candidate.path);
+        const bool again = std::any_of(scanned->begin(), scanned->end(), [&](const ScannedFile& s) {
           return next.identity.inode != 0 && s.identity == next.identity;
         });
         if (!again) {
@@ -95,10 +95,10 @@ struct Host::State {
     return *scanned;
   }
 
-  std::vector<Found> list() const {
-    std::vector<Found> all;
-    for (const Scanned& s : files()) {
-      Found found = s.found;
+  std::vector<PluginFile> list() const {
+    std::vector<PluginFile> all;
+    for (const ScannedFile& s : files()) {
+      PluginFile found = s.found;
       found.loaded =
           std::find(loaded_files.begin(), loaded_files.end(), s.identity) != loaded_files.end();
       if (found.stamp) {
@@ -116,7 +116,7 @@ struct Host::State {
         all.insert(key.second);
       }
     }
-    for (const Found& found : list()) {
+    for (const PluginFile& found : list()) {
       if (found.stamp && found.refusals.empty()) {
         for (const Offer& offer : found.stamp->provides) {
           if (offer.kind == kind) {
@@ -203,7 +203,7 @@ struct Host::State {
     std::string text =
         fmt::format("{} '{}': no plugin provides it (known: {}){}", kind, shown(name),
                     known.empty() ? "none" : join_words(known), did_you_mean(name, known));
-    for (const Found& found : list()) {
+    for (const PluginFile& found : list()) {
       if (!found.refusals.empty()) {
         text += fmt::format("; refused {}", text_of(found));
       }
@@ -216,9 +216,9 @@ struct Host::State {
     if (const auto it = entries.find(key); it != entries.end()) {
       return it->second;
     }
-    std::vector<Found> usable;
-    std::vector<Found> refused;
-    for (Found& found : list()) {
+    std::vector<PluginFile> usable;
+    std::vector<PluginFile> refused;
+    for (PluginFile& found : list()) {
       if (provides(found, kind, name)) {
         (found.refusals.empty() ? usable : refused).push_back(std::move(found));
       }
@@ -232,7 +232,7 @@ struct Host::State {
       fail_input({.thing = fmt::format("{} '{}'", kind, name),
                   .wrong = fmt::format("the plugin is refused: {}", fmt::join(reasons, "; "))});
     }
-    for (const Found& other : usable) {
+    for (const PluginFile& other : usable) {
       if (other.stamp->digest != usable.front().stamp->digest) {
         fail_input(
             {.thing = fmt::format("{} '{}'", kind, name),
@@ -257,7 +257,7 @@ void Host::load(const std::string& path) {
   state_->load(path);
 }
 
-std::vector<Found> Host::list() const {
+std::vector<PluginFile> Host::list() const {
   const std::lock_guard lock(state_->mutex);
   return state_->list();
 }

@@ -9,7 +9,7 @@ import :stamp;
 export namespace tessera::plugin {
 
 /// A file found by the search, and what gate one found out about it without running its code.
-struct Found {
+struct PluginFile {
   std::string file;
   std::optional<Stamp> stamp;         // when it could be read
   std::vector<std::string> refusals;  // none: it can be loaded
@@ -59,7 +59,7 @@ class Host {
   void load(const std::string& path);
 
   /// All files found, in search order, usable or refused; loads nothing.
-  std::vector<Found> list() const;
+  std::vector<PluginFile> list() const;
 
   /// The names available for a kind, registered or found, sorted.
   std::vector<std::string> names(std::string_view kind) const;

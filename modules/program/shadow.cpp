@@ -57,7 +57,7 @@ class Builder {
       memory(number).last = place_;
     }
     for (const auto& [group, reads] : read_) {
-      for (const Read& read : reads) {
+      for (const PendingRead& read : reads) {
         shadow_.memories[read.memory].read_later = true;
       }
     }
@@ -160,7 +160,7 @@ class Builder {
 
   /// Operands of a call that is complete here, while other ranks may still read them.
   void keep_until_read(const Instruction& i) {
-    std::vector<Read>& all = read_[group_of(i)];
+    std::vector<PendingRead>& all = read_[group_of(i)];
     for (const TensorIndex number : operands_left_to_readers(i)) {
       all.push_back({shadow_.memory(number), place_});
     }
@@ -169,7 +169,7 @@ class Builder {
   /// Here the calls of the group that were complete before `place` have been completed by all of
   /// its ranks: each completes its calls in their order.
   void release_read(const CallGroup* group, PlaceIndex place) {
-    std::erase_if(read_[group], [&](const Read& read) {
+    std::erase_if(read_[group], [&](const PendingRead& read) {
       Memory& memory = shadow_.memories[read.memory];
       memory.last = read.complete < place ? std::max(memory.last, place_) : memory.last;
       return read.complete < place;
@@ -197,7 +197,7 @@ class Builder {
     }
   }
 
-  struct Read {
+  struct PendingRead {
     MemoryIndex memory;
     PlaceIndex complete;  // at which this rank has completed the call
   };
@@ -206,7 +206,7 @@ class Builder {
   Shadow shadow_;
   PlaceIndex place_ = PlaceIndex(0);
   std::map<const Storage*, MemoryIndex> numbers_;
-  std::map<const CallGroup*, std::vector<Read>> read_;  // what others may still read
+  std::map<const CallGroup*, std::vector<PendingRead>> read_;  // what others may still read
   /// Issued calls, with their places, by the memory that wait() names.
   std::map<MemoryIndex, std::pair<PlaceIndex, const Instruction*>> in_flight_;
 };

@@ -134,17 +134,17 @@ class Describer {
   }
 
   /// What a copy was copied from.
-  struct Original {
+  struct CopySource {
     Operand operand;
     Tensor view;
   };
   /// The original of a copy, then that one's own, and so on.
-  using Originals = std::vector<Original>;
+  using CopySources = std::vector<CopySource>;
 
   /// Those of a tensor that is all of a copy; of any other, none.
-  const Originals& originals_of(TensorIndex number) const {
-    static const Originals none;
-    const Originals* const known = known_originals_[memory(number)];
+  const CopySources& originals_of(TensorIndex number) const {
+    static const CopySources none;
+    const CopySources* const known = known_originals_[memory(number)];
     if (known == nullptr) {
       return none;
     }
@@ -161,8 +161,8 @@ class Describer {
     if (!number.exists()) {
       return operand(number);
     }
-    const Original* first = nullptr;
-    for (const Original& original : originals_of(number)) {
+    const CopySource* first = nullptr;
+    for (const CopySource& original : originals_of(number)) {
       if (!is_same_of_copy(i, original.view, shadow_)) {
         break;
       }
@@ -263,7 +263,7 @@ class Describer {
       if (copies_operand(i, access) && shadow_.is_all_of_memory(i.in[0])) {
         set_contents(access.writes[0], contents_[memory(i.in[0])]);
       } else if (copies_operand(i, access)) {
-        Originals originals{{operand(i.in[0]), shadow_.at(i.in[0])}};
+        CopySources originals{{operand(i.in[0]), shadow_.at(i.in[0])}};
         std::ranges::copy(originals_of(i.in[0]), std::back_inserter(originals));
         set(access.writes[0], result(0, call), made);
         const ValueIndex copy = contents_[access.writes[0]];
@@ -306,10 +306,10 @@ class Describer {
   std::span<const PlaceIndex> carries_;
   const ByPlace<Access>& accesses_;
   ByMemory<ValueIndex> contents_;
-  ByMemory<const Originals*> known_originals_;  // of the contents; null: they are no copy
-  ByTensor<ValueIndex> views_;                  // as far as they were asked for
-  ByTensor<bool> defined_;                      // inputs, and what instructions so far have made
-  std::map<ValueIndex, Originals> originals_;   // by the contents of copies
+  ByMemory<const CopySources*> known_originals_;  // of the contents; null: they are no copy
+  ByTensor<ValueIndex> views_;                    // as far as they were asked for
+  ByTensor<bool> defined_;                        // inputs, and what instructions so far have made
+  std::map<ValueIndex, CopySources> originals_;   // by the contents of copies
   Values values_;
 };
 

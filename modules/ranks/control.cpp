@@ -22,7 +22,7 @@ import :region;
 namespace tessera::collective {
 namespace {
 
-KeptCall kept(const Region& region, const RecordedCall& entry) {
+FlightRecord kept(const Region& region, const RecordedCall& entry) {
   const Call call = unpack({entry.head.load(std::memory_order_relaxed),
                             entry.count.load(std::memory_order_relaxed),
                             entry.shape.load(std::memory_order_relaxed)});
@@ -33,7 +33,7 @@ KeptCall kept(const Region& region, const RecordedCall& entry) {
           .complete = entry.done.load(std::memory_order_relaxed) != 0};
 }
 
-std::string describe(const KeptCall& call) {
+std::string describe(const FlightRecord& call) {
   return fmt::format("{}, call {} of group {}", call.call, call.sequence,
                      describe_group(*call.group));
 }
@@ -127,8 +127,8 @@ FirstError Control::first_error() const {
   return error;
 }
 
-std::vector<KeptCall> Control::kept_calls(const Region& region, int rank, std::uint64_t most) {
-  std::vector<KeptCall> calls;
+std::vector<FlightRecord> Control::kept_calls(const Region& region, int rank, std::uint64_t most) {
+  std::vector<FlightRecord> calls;
   RankRecord& record = ranks()[rank];
   const std::uint64_t end = record.recorded.load(std::memory_order_acquire);
   for (std::uint64_t i = end - std::min({end, RankRecord::kept_calls, most}); i < end; ++i) {
@@ -146,7 +146,7 @@ std::string Control::recent_calls(const Region& region, int calls_per_rank) {
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> alike;
   for (std::uint32_t r = 0; r < size; ++r) {
     std::string calls;
-    for (const KeptCall& one :
+    for (const FlightRecord& one :
          kept_calls(region, static_cast<int>(r), static_cast<std::uint64_t>(calls_per_rank))) {
       const std::string call =
           fmt::format("{}{}", describe(one), one.complete ? "" : " (not complete)");

@@ -96,7 +96,7 @@ struct RecordedCall {
 struct GroupBlock;
 
 /// A call of the flight recorder.
-struct KeptCall {
+struct FlightRecord {
   std::string call;  ///< "all_gather(64 x f32)"
   GroupBlock* group = nullptr;
   std::uint64_t sequence = 0;
@@ -105,17 +105,17 @@ struct KeptCall {
 
 /// For how long a rank has waited for other ranks, up to the end of a step, since it started. It
 /// tells one step after the other; reading is torn only when two steps end meanwhile.
-class ToldWaits {
+class ReportedWaits {
  public:
-  struct Told {
+  struct StepWaits {
     std::int64_t step = -1;  ///< -1: it has not told yet
     std::int64_t nanoseconds = 0;
   };
-  inline void store(const Told& waits) {
+  inline void store(const StepWaits& waits) {
     nanoseconds_[waits.step & 1].store(waits.nanoseconds, std::memory_order_relaxed);
     step_.store(waits.step, std::memory_order_release);
   }
-  inline Told load() const {
+  inline StepWaits load() const {
     const std::int64_t step = step_.load(std::memory_order_acquire);
     return {step, step < 0 ? 0 : nanoseconds_[step & 1].load(std::memory_order_relaxed)};
   }
@@ -135,7 +135,7 @@ struct alignas(64) RankRecord {
   std::atomic<std::int32_t> waiting_for{-1};  ///< the rank for which this one waits; -1: none
   std::atomic<std::int64_t> step{-1};
   SharedText<12> where;
-  ToldWaits waits;
+  ReportedWaits waits;
   std::atomic<std::uint64_t> recorded{0};
   RecordedCall calls[kept_calls];
 };
@@ -180,7 +180,7 @@ struct Control {
   void take_error(const FirstError& error, bool about_calls);
   FirstError first_error() const;
   /// The last calls of a rank of this machine, at most so many, the oldest first.
-  std::vector<KeptCall> kept_calls(const Region& region, int rank, std::uint64_t most);
+  std::vector<FlightRecord> kept_calls(const Region& region, int rank, std::uint64_t most);
   /// The flight recorder, one call per line.
   std::string recent_calls(const Region& region, int calls_per_rank);
   /// "rank 2 (step 7, saving a checkpoint)".

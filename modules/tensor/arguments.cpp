@@ -90,14 +90,14 @@ Json value_json(const ArgumentValue& value) {
     }
     return list;
   }
-  struct Plain {
+  struct PlainValue {
     Json operator()(std::int64_t v) const { return v; }
     Json operator()(bool v) const { return v; }
     Json operator()(double v) const { return v; }
     Json operator()(const Dims&) const { return {}; }
     Json operator()(const std::string& v) const { return v; }
   };
-  return std::visit(Plain{}, value);
+  return std::visit(PlainValue{}, value);
 }
 
 ArgumentValue value_from_json(std::string_view type, const nlohmann::json& json) {
@@ -127,9 +127,9 @@ ArgumentValue value_from_json(std::string_view type, const nlohmann::json& json)
 }
 
 /// Collects the named values in the fields' order.
-class Collected {
+class ArgumentCollector {
  public:
-  Collected(const ArgumentsInfo& info, std::string_view what)
+  ArgumentCollector(const ArgumentsInfo& info, std::string_view what)
       : info_(info), what_(what), values_(info.fields.size()), given_(info.fields.size()) {}
 
   const ArgumentField& field(std::string_view name) {
@@ -352,7 +352,7 @@ std::string to_text(const ArgumentsInfo& info, const Attributes& attributes) {
 
 Attributes attributes_from_text(const ArgumentsInfo& info, std::string_view text,
                                 std::string_view what) {
-  Collected collected(info, what);
+  ArgumentCollector collected(info, what);
   for (const std::string_view part : split_outside(text)) {
     const auto equals = part.find('=');
     if (equals == std::string_view::npos) {
@@ -381,7 +381,7 @@ Attributes attributes_from_json(const ArgumentsInfo& info, std::string_view json
   if (!parsed.problem.empty()) {
     fail_input({.thing = std::string(what), .wrong = parsed.problem});
   }
-  Collected collected(info, what);
+  ArgumentCollector collected(info, what);
   for (const auto& [name, value] : parsed.value.items()) {
     const ArgumentField& field = collected.field(name);
     collected.set(field, value_from_json(field.type, value));

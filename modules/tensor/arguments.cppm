@@ -14,11 +14,11 @@ import :spec;
 export namespace tessera {
 
 /// An argument that no recording follows.
-struct NotTraced {};
+struct UntracedArgument {};
 /// How the host computes with values of an argument's type.
 template <class T>
 struct TracedType {
-  using type = NotTraced;
+  using type = UntracedArgument;
 };
 template <>
 struct TracedType<double> {
@@ -42,11 +42,11 @@ struct Dynamic {
   constexpr Dynamic() = default;
   constexpr Dynamic(T v) : value(v) {}  // NOLINT(google-explicit-constructor)
   constexpr Dynamic(const Traced& v)    // NOLINT(google-explicit-constructor)
-    requires(!std::is_same_v<Traced, NotTraced>)
+    requires(!std::is_same_v<Traced, UntracedArgument>)
       : value(v.untraced_value()), source(v.source()) {}
   constexpr operator T() const { return value; }  // NOLINT(google-explicit-constructor)
   constexpr operator Traced() const               // NOLINT(google-explicit-constructor)
-    requires(!std::is_same_v<Traced, NotTraced>)
+    requires(!std::is_same_v<Traced, UntracedArgument>)
   {
     return {value, source};
   }

@@ -128,7 +128,7 @@ Tensors call_elsewhere(const Call& call, std::uint8_t keys) {
 void run_in_workspace(const Call& call, Device device, Kernel kernel, std::span<Tensor> out,
                       std::size_t bytes) {
   const MemoryScope scope(MemoryCategory::workspace);
-  Counted<Storage> memory;
+  IntrusivePointer<Storage> memory;
   try {
     memory = device == meta  ? Storage::none(bytes)
              : device == cpu ? Storage::allocate(bytes)
@@ -172,8 +172,8 @@ class HostCopies {
  public:
   /// The operand over the copy.
   Tensor of(const Tensor& x) {
-    Counted<Storage> copy;
-    for (const Held& held : held_) {
+    IntrusivePointer<Storage> copy;
+    for (const HeldCopy& held : held_) {
       if (held.from == &x.storage()) {
         copy = held.copy;
       }
@@ -191,7 +191,7 @@ class HostCopies {
   }
 
   void write_back(const Tensor& x) {
-    for (const Held& held : held_) {
+    for (const HeldCopy& held : held_) {
       if (held.from == &x.storage()) {
         current_stream(x.device())
             .copy(x.storage().data(), held.copy->data(), held.copy->bytes(), CopyKind::to_device);
@@ -203,11 +203,11 @@ class HostCopies {
   std::int64_t bytes() const { return bytes_; }
 
  private:
-  struct Held {
+  struct HeldCopy {
     const Storage* from;
-    Counted<Storage> copy;
+    IntrusivePointer<Storage> copy;
   };
-  std::vector<Held> held_;
+  std::vector<HeldCopy> held_;
   std::int64_t bytes_ = 0;
 };
 

@@ -8,7 +8,7 @@ export namespace tessera {
 
 class Spec;
 /// Keeps a Spec. What holds one for longer than a call holds it by this.
-using SpecHandle = Counted<const Spec>;
+using SpecHandle = IntrusivePointer<const Spec>;
 
 /// A distributed tensor without its bytes: shape, type, layout. Interned: two specs are equal
 /// exactly when their addresses are. A Spec lives as long as something holds it, and a while

@@ -34,8 +34,8 @@ bool Storage::allocate_peer_memory() {
   return true;
 }
 
-Counted<Storage> Storage::allocate(std::size_t bytes) {
-  Counted<Storage> storage(new Storage);  // goes away where there is no memory
+IntrusivePointer<Storage> Storage::allocate(std::size_t bytes) {
+  IntrusivePointer<Storage> storage(new Storage);  // goes away where there is no memory
   const MemoryRequest request = current_memory_request();
   storage->bytes_ = bytes;
   storage->category_ = request.category;
@@ -59,8 +59,8 @@ void Storage::allocate_device_memory() {
   }
 }
 
-Counted<Storage> Storage::allocate_on(Device device, std::size_t bytes) {
-  Counted<Storage> storage(new Storage);
+IntrusivePointer<Storage> Storage::allocate_on(Device device, std::size_t bytes) {
+  IntrusivePointer<Storage> storage(new Storage);
   storage->bytes_ = bytes;
   storage->source_ = Source::device;
   storage->device_ = device;
@@ -69,16 +69,18 @@ Counted<Storage> Storage::allocate_on(Device device, std::size_t bytes) {
   return storage;
 }
 
-Counted<Storage> Storage::borrow(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive) {
+IntrusivePointer<Storage> Storage::borrow(void* data, std::size_t bytes,
+                                          std::shared_ptr<void> keep_alive) {
   auto* storage = new Storage;
   storage->data_ = data;
   storage->bytes_ = bytes;
   storage->keep_alive_ = std::move(keep_alive);
-  return Counted<Storage>(storage);
+  return IntrusivePointer<Storage>(storage);
 }
 
-Counted<Storage> Storage::part_of(const Storage& whole, std::int64_t offset, std::size_t bytes) {
-  Counted<Storage> part = borrow(static_cast<std::byte*>(whole.data_) + offset, bytes);
+IntrusivePointer<Storage> Storage::part_of(const Storage& whole, std::int64_t offset,
+                                           std::size_t bytes) {
+  IntrusivePointer<Storage> part = borrow(static_cast<std::byte*>(whole.data_) + offset, bytes);
   if (!(whole.device_ == cpu)) {
     part->device_ = whole.device_;
     part->keep_alive_ = whole.keep_alive_;
@@ -86,7 +88,7 @@ Counted<Storage> Storage::part_of(const Storage& whole, std::int64_t offset, std
   return part;
 }
 
-Counted<Storage> Storage::none(std::size_t bytes) {
+IntrusivePointer<Storage> Storage::none(std::size_t bytes) {
   auto* storage = new Storage;
   storage->source_ = Source::none;
   storage->device_ = meta;
@@ -96,7 +98,7 @@ Counted<Storage> Storage::none(std::size_t bytes) {
     storage->planned_ = occupied_bytes(bytes);
     storage->book_planned(storage->planned_);
   }
-  return Counted<Storage>(storage);
+  return IntrusivePointer<Storage>(storage);
 }
 
 Storage::~Storage() {

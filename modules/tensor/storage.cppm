@@ -23,18 +23,19 @@ class Storage {
   /// Memory from the caching allocator, or, in a PeersReadScope, memory that the other ranks can
   /// read, if it is large enough to gain by it; counted under the scope's category; not
   /// initialised.
-  static Counted<Storage> allocate(std::size_t bytes);
+  static IntrusivePointer<Storage> allocate(std::size_t bytes);
   /// Memory of a device that is not the CPU, for its current stream; not initialised.
-  static Counted<Storage> allocate_on(Device device, std::size_t bytes);
+  static IntrusivePointer<Storage> allocate_on(Device device, std::size_t bytes);
   /// Memory that something else owns; `keep_alive` is held as long as the storage exists.
-  static Counted<Storage> borrow(void* data, std::size_t bytes,
-                                 std::shared_ptr<void> keep_alive = nullptr);
+  static IntrusivePointer<Storage> borrow(void* data, std::size_t bytes,
+                                          std::shared_ptr<void> keep_alive = nullptr);
   /// Some bytes of the memory of `whole`, with a version and work in progress of their own. On a
   /// device, they go with the last of their storages; on the CPU, `whole` must live as long.
-  static Counted<Storage> part_of(const Storage& whole, std::int64_t offset, std::size_t bytes);
+  static IntrusivePointer<Storage> part_of(const Storage& whole, std::int64_t offset,
+                                           std::size_t bytes);
   /// No memory: the storage of meta tensors, which would have `bytes`. In a PlannedMemoryScope they
   /// are booked as if it had some.
-  static Counted<Storage> none(std::size_t bytes = 0);
+  static IntrusivePointer<Storage> none(std::size_t bytes = 0);
 
   /// The address in the device's memory, which the host may be unable to access.
   inline void* data() const { return data_; }

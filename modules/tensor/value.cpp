@@ -176,7 +176,7 @@ void Tensor::check_type(DType wanted) const {
   }
 }
 
-Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides,
+Tensor from_storage(IntrusivePointer<Storage> storage, const Dims& shape, const Dims& strides,
                     std::int64_t offset, DType dtype, Device device) {
   auto* impl = new TensorImpl;
   impl->storage = std::move(storage);
@@ -186,7 +186,7 @@ Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& str
   impl->dtype = dtype;
   impl->device = device;
   impl->keys = device.type == DeviceType::cpu ? 0 : key_of(device);
-  return Tensor(Counted<TensorImpl>(impl));
+  return Tensor(IntrusivePointer<TensorImpl>(impl));
 }
 
 namespace {
@@ -240,8 +240,8 @@ inline Contiguous contiguous_memory(const Dims& shape, DType dtype, std::string_
 }
 
 /// Fresh memory; for `shape`. Errors: there is none left.
-Counted<Storage> memory_for(const Dims& shape, std::size_t bytes, DType dtype, Device device,
-                            std::string_view what) {
+IntrusivePointer<Storage> memory_for(const Dims& shape, std::size_t bytes, DType dtype,
+                                     Device device, std::string_view what) {
   try {
     if (device.type == DeviceType::cpu) [[likely]] {
       return Storage::allocate(bytes);
@@ -298,7 +298,7 @@ Tensor make_distributed(Tensor local, const SpecHandle& spec) {
       distributed_key | (local.impl()->keys & (meta_key | copied_view_key | device_keys)));
   impl->spec = spec;
   impl->local = std::move(local);
-  return Tensor(Counted<TensorImpl>(impl));
+  return Tensor(IntrusivePointer<TensorImpl>(impl));
 }
 
 Tensor detached(const Tensor& x) {

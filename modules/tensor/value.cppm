@@ -66,7 +66,7 @@ struct DTypeOf<bool> : std::integral_constant<DType, DType::boolean> {};
 class Tensor {
  public:
   Tensor() = default;  // undefined: an operand that is absent
-  inline explicit Tensor(Counted<TensorImpl> impl) : impl_(std::move(impl)) {}
+  inline explicit Tensor(IntrusivePointer<TensorImpl> impl) : impl_(std::move(impl)) {}
 
   inline explicit operator bool() const { return static_cast<bool>(impl_); }
   inline bool defined() const { return static_cast<bool>(impl_); }
@@ -135,7 +135,7 @@ class Tensor {
   }
   [[noreturn]] static void undefined();
 
-  Counted<TensorImpl> impl_;
+  IntrusivePointer<TensorImpl> impl_;
 };
 
 /// This rank's part of a distributed tensor; a plain one as it is.
@@ -143,7 +143,7 @@ inline const Tensor& local_of(const Tensor& x) { return x.is_distributed() ? x.l
 
 /// Contents of a tensor, which its copies share.
 struct TensorImpl {
-  Counted<Storage> storage;
+  IntrusivePointer<Storage> storage;
   std::int64_t offset = 0;  // elements
   Dims shape;
   Dims strides;  // elements; unused when distributed
@@ -204,7 +204,7 @@ inline Tensor from_values(std::initializer_list<T> values, const Dims& shape) {
   return from_values(std::span<const T>(values.begin(), values.size()), shape);
 }
 /// A tensor over `storage`: shape and strides in elements from `offset`.
-Tensor from_storage(Counted<Storage> storage, const Dims& shape, const Dims& strides,
+Tensor from_storage(IntrusivePointer<Storage> storage, const Dims& shape, const Dims& strides,
                     std::int64_t offset, DType dtype, Device device = cpu);
 /// A contiguous tensor over memory that something else owns; `keep_alive` is held with it.
 Tensor from_memory(void* data, const Dims& shape, DType dtype,

@@ -33,13 +33,13 @@ bool may_follow(unsigned char first, unsigned char second) {
 
 /// How many bytes at the beginning of a text belong together: a character, the beginning of one, or
 /// what is none.
-struct Leading {
+struct LeadingBytes {
   std::size_t bytes = 0;
   bool valid = false;
   bool complete = false;  // no further byte can belong to it
 };
 
-Leading leading(std::string_view text) {
+LeadingBytes leading(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::size_t wanted = length_of(byte(0));
   if (wanted < 2) {
@@ -66,7 +66,7 @@ std::string StreamedText::whole_characters(std::string_view part) {
   std::string whole;
   std::string_view rest = bytes_;
   while (!rest.empty()) {
-    const Leading next = leading(rest);
+    const LeadingBytes next = leading(rest);
     if (!next.complete) {
       break;
     }

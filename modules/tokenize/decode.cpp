@@ -36,9 +36,9 @@ std::string replaced(const std::string& text, std::string_view from, std::string
 }
 
 /// Counts what a step writes.
-class Written {
+class OutputLimit {
  public:
-  Written(std::size_t most, const std::string& where) : most_(most), where_(where) {}
+  OutputLimit(std::size_t most, const std::string& where) : most_(most), where_(where) {}
   void add(std::size_t bytes) {
     bytes_ += bytes;
     if (bytes_ > most_) {
@@ -157,7 +157,7 @@ class Replace final : public Decoder {
   Replace(Regex pattern, std::string content, std::string where)
       : pattern_(std::move(pattern)), content_(std::move(content)), where_(std::move(where)) {}
   void apply(Tokens& tokens, std::size_t most) const override {
-    Written written(most, where_);
+    OutputLimit written(most, where_);
     Allowance allowance(most / 32);
     std::vector<Match> parts;
     for (std::string& token : tokens) {
@@ -186,7 +186,7 @@ class ReplaceText final : public Decoder {
   ReplaceText(std::string from, std::string to, std::string where)
       : from_(std::move(from)), to_(std::move(to)), where_(std::move(where)) {}
   void apply(Tokens& tokens, std::size_t most) const override {
-    Written written(most, where_);
+    OutputLimit written(most, where_);
     for (std::string& token : tokens) {
       token = replaced(token, from_, to_, most);
       written.add(token.size());

@@ -374,7 +374,7 @@ void count_added(Json& json, const Tokens& tokens) {
   }
 }
 
-struct Written {
+struct VocabularyTable {
   std::vector<std::string> texts;
   std::vector<std::int32_t> types;
 
@@ -424,7 +424,7 @@ Json byte_pair_fields(const Json& file, const std::string& name, std::int64_t vo
     not_expressible(name,
                     "it has no name there for its normalizer, its pre_tokenizer and ignore_merges");
   }
-  Written tokens;
+  VocabularyTable tokens;
   for (const auto& [text, id] : model.at("vocab").items()) {
     tokens.set(id.get<std::size_t>(), text, TokenType::normal);
   }
@@ -452,8 +452,8 @@ Json byte_pair_fields(const Json& file, const std::string& name, std::int64_t vo
           {prefix + "merges", several("text", std::move(merges))}};
 }
 
-Json piece_fields(Written tokens, std::vector<float> scores, bool prefixed, std::int64_t vocab,
-                  const std::string& name) {
+Json piece_fields(VocabularyTable tokens, std::vector<float> scores, bool prefixed,
+                  std::int64_t vocab, const std::string& name) {
   tokens.fill(vocab, name);
   scores.resize(tokens.texts.size(), -10000);
   return {{prefix + "model", single("text", sentence_pieces)},
@@ -470,7 +470,7 @@ Json merged_piece_fields(const Json& file, const std::string& name, std::int64_t
   if (!all.problem.empty()) {
     not_expressible(name, all.problem);
   }
-  Written tokens;
+  VocabularyTable tokens;
   std::vector<float> scores;
   for (std::size_t id = 0; id < all.pieces.size(); ++id) {
     tokens.set(id, all.pieces[id].text, all.pieces[id].type);
@@ -494,7 +494,7 @@ Json merge_fields(Json file, const OpenedTokenizer& opened, std::int64_t vocab) 
 /// Of a model of SentencePiece, which opened without an error.
 Json sentence_piece_fields(const OpenedTokenizer& opened, std::int64_t vocab) {
   const std::string bytes = input_text(opened.file);
-  Written tokens;
+  VocabularyTable tokens;
   std::vector<float> scores;
   bool of_pairs = false;
   bool plain = true;

@@ -30,7 +30,7 @@ using Json = nlohmann::json;
 constexpr std::size_t most_surrounding = 256;
 
 /// Tokens that a post-processor adds to every text.
-struct Surrounding {
+struct TextEnds {
   std::vector<TokenId> before, after;
 };
 
@@ -350,7 +350,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   Pipeline pipeline_;
   Decoders decoders_;
-  Surrounding surrounding_;
+  TextEnds surrounding_;
   std::vector<std::optional<std::string>> tokens_;  // as the file writes them
   std::vector<std::optional<std::string>> texts_;   // what is decoded
   std::vector<bool> special_;

@@ -190,9 +190,9 @@ class Drop final : public Normalizer {
 };
 
 /// Writes a space for the characters for which a function is true.
-class Blank final : public Normalizer {
+class BlankToSpace final : public Normalizer {
  public:
-  explicit Blank(bool (*blank)(char32_t)) : blank_(blank) {}
+  explicit BlankToSpace(bool (*blank)(char32_t)) : blank_(blank) {}
   void apply(Text& text) const override {
     each_character(text, [&](char32_t c, std::size_t begin, std::size_t end, Rewriter& out) {
       if (blank_(c)) {
@@ -349,9 +349,9 @@ class ByteLevelForm final : public Normalizer {
 /// A table of SentencePiece: a trie as a double array (the library Darts) from texts to places in a
 /// block of replacements. As Hugging Face applies it: to graphemes of less than 6 bytes, else to
 /// characters, and the shortest entry that begins them replaces all of it.
-class Precompiled final : public Normalizer {
+class PrecompiledMap final : public Normalizer {
  public:
-  Precompiled(const std::string& bytes, const std::string& where) {
+  PrecompiledMap(const std::string& bytes, const std::string& where) {
     std::uint32_t size = 0;
     if (bytes.size() >= 4) {
       std::memcpy(&size, bytes.data(), 4);
@@ -447,7 +447,7 @@ void read(const Json& json, const std::string& where, List& out);
 void read_bert(Fields& fields, List& out) {
   if (fields.flag("clean_text", true)) {
     out.push_back(std::make_unique<Drop>(bert_dropped));
-    out.push_back(std::make_unique<Blank>(is_white_space));
+    out.push_back(std::make_unique<BlankToSpace>(is_white_space));
   }
   if (fields.flag("handle_chinese_chars", true)) {
     out.push_back(std::make_unique<SpacedIdeographs>());
@@ -511,7 +511,7 @@ void read(const Json& json, const std::string& where, List& out) {
     const std::string map = fields.text("precompiled_charsmap", "");
     if (!map.empty()) {
       const std::string place = fields.path("precompiled_charsmap");
-      out.push_back(std::make_unique<Precompiled>(from_base64(map, place), place));
+      out.push_back(std::make_unique<PrecompiledMap>(from_base64(map, place), place));
     }
   } else if (type == "BertNormalizer") {
     read_bert(fields, out);
@@ -519,7 +519,7 @@ void read(const Json& json, const std::string& where, List& out) {
     out.push_back(std::make_unique<ByteLevelForm>());
   } else {
     out.push_back(std::make_unique<Drop>(nmt_dropped));
-    out.push_back(std::make_unique<Blank>(nmt_blank));
+    out.push_back(std::make_unique<BlankToSpace>(nmt_blank));
   }
   fields.finish();
   if (out.size() > most_steps) {

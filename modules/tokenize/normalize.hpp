@@ -12,7 +12,7 @@ namespace tessera::tokenize {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  /// Throws TextTooLarge.
+  /// Throws TextSizeError.
   virtual void apply(Text& text) const = 0;
   std::string where;  // it is in the file
 };

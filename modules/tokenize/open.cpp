@@ -133,9 +133,10 @@ fs::path tokenizer_file(const std::string& path) {
 }
 
 /// The files beside a tokenizer.
-class Beside {
+class TokenizerFolder {
  public:
-  Beside(fs::path folder, OpenedTokenizer& opened) : folder_(std::move(folder)), opened_(opened) {}
+  TokenizerFolder(fs::path folder, OpenedTokenizer& opened)
+      : folder_(std::move(folder)), opened_(opened) {}
 
   void read_all(const FolderDefaults& defaults) {
     names(defaults);
@@ -283,7 +284,7 @@ OpenedTokenizer open_tokenizer(const std::string& path, const PluginOptions& opt
   const FolderDefaults defaults = folder_defaults(folder.string());
   opened.tokenizer = make_complete(opened.kind, opened.file, options, defaults, path);
   opened.special = opened.tokenizer->special_tokens();
-  Beside(folder, opened).read_all(defaults);
+  TokenizerFolder(folder, opened).read_all(defaults);
   return opened;
 }
 

@@ -45,7 +45,7 @@ void apply(const Step& step, Text& text, A&... arguments) {
   const std::size_t before = text.view().size();
   try {
     step.apply(text, arguments...);
-  } catch (const TextTooLarge& large) {
+  } catch (const TextSizeError& large) {
     fail_input(
         {.thing = step.where.empty() ? "tokenizer" : step.where,
          .wrong = fmt::format("a text of {} bytes grows to more than {} bytes", before, large.most),

@@ -20,7 +20,7 @@ struct SplitSpace {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  /// Throws TextTooLarge.
+  /// Throws TextSizeError.
   virtual void apply(Text& text, std::vector<Piece>& pieces, SplitSpace& space) const = 0;
   std::string where;  // it is in the file
   /// Whether it must know which bytes of the input a piece stands for.

@@ -66,7 +66,7 @@ void Rewriter::keep(std::size_t begin, std::size_t end) {
 
 void Rewriter::put(std::string_view bytes, std::size_t begin, std::size_t end) {
   if (bytes.size() > end - begin && text_.spare_.size() + bytes.size() > text_.most_) {
-    throw TextTooLarge{text_.most_};
+    throw TextSizeError{text_.most_};
   }
   text_.spare_ += bytes;
   if (text_.tracked_) {

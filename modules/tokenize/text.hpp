@@ -35,7 +35,7 @@ struct Allowance {
 constexpr std::size_t most_steps = 256;
 
 /// A step makes a text larger than it may be. Who applied the step names it.
-struct TextTooLarge {
+struct TextSizeError {
   std::size_t most = 0;
 };
 
@@ -76,7 +76,7 @@ class Text {
   std::vector<Source> owned_sources_, spare_sources_;
 };
 
-/// Writes a text again, from its beginning to its end. Throws TextTooLarge.
+/// Writes a text again, from its beginning to its end. Throws TextSizeError.
 class Rewriter {
  public:
   explicit Rewriter(Text& text);

@@ -145,7 +145,7 @@ Names qwen35_names() {
 }
 
 /// Settings that go with a file of ranks, which has no word about them.
-struct Form {
+struct EncodingSettings {
   std::string_view name;
   std::size_t ranks;  // by which the file is known
   std::string_view pattern;
@@ -154,7 +154,7 @@ struct Form {
   bool composes = false;  // the text is normalized to NFC
 };
 
-const Form forms[] = {
+const EncodingSettings forms[] = {
     {"gpt2", 50256, gpt2_pattern, [] { return Names{{"<|endoftext|>", 50256}}; }, "",
      "<|endoftext|>"},
     {"cl100k", 100256, cl100k_pattern,
@@ -319,7 +319,7 @@ class TiktokenTokenizer final : public Tokenizer {
     const auto count = static_cast<std::size_t>(
         std::ranges::count_if(ranks, [](const std::string& rank) { return !rank.empty(); }));
     const std::string pattern = options.text("pattern", "");
-    const Form* form = std::ranges::find_if(forms, [&](const Form& one) {
+    const EncodingSettings* form = std::ranges::find_if(forms, [&](const EncodingSettings& one) {
       return pattern.empty() ? one.ranks == count : one.name == pattern;
     });
     if (form == std::end(forms)) {

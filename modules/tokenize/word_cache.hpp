@@ -32,7 +32,7 @@ class WordCache {
       texts_.reserve(most_text);
     }
     const std::uint64_t hash = XXH3_64bits(word.data(), word.size());
-    Place& place = places_[hash & (places - 1)];
+    CacheSlot& place = places_[hash & (places - 1)];
     if (place.hash == hash && place.text_size == word.size() &&
         std::memcmp(texts_.data() + place.text, word.data(), word.size()) == 0) {
       return {parts_.data() + place.part, place.parts};
@@ -40,7 +40,7 @@ class WordCache {
     if (texts_.size() + word.size() > most_text) {
       texts_.clear();
       parts_.clear();
-      std::fill(places_.begin(), places_.end(), Place{});
+      std::fill(places_.begin(), places_.end(), CacheSlot{});
     }
     const std::size_t part = parts_.size();
     model.encode(word, parts_);  // may throw
@@ -55,14 +55,14 @@ class WordCache {
   static constexpr std::size_t longest = 128;
   static constexpr std::size_t places = std::size_t{1} << 16;
   static constexpr std::size_t most_text = std::size_t{2} << 20;
-  struct Place {
+  struct CacheSlot {
     std::uint64_t hash = 0;
     std::uint32_t text = 0;
     std::uint32_t part = 0;
     std::uint16_t text_size = 0;  // 0: nothing is here
     std::uint16_t parts = 0;
   };
-  std::vector<Place> places_;
+  std::vector<CacheSlot> places_;
   std::string texts_;
   std::vector<Part> parts_;
   std::vector<Part> fresh_;

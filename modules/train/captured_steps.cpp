@@ -30,7 +30,7 @@ import tessera.graph;
 import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
-import :ahead;
+import :meta_step;
 import :capture_parts;
 import :captured_steps;
 import :eager_steps;
@@ -103,7 +103,7 @@ Program CapturedSteps::capture(const std::function<void()>& step) {
     fail({.thing = "captured steps",
           .wrong = "the model is in stages, and what its stages tell each other was not planned",
           .advice = "before the capture, take a step of the ranks of each place on the meta device "
-                    "with one PlannedStates, in order, until it is exact()"});
+                    "with one StageStates, in order, until it is exact()"});
   }
   return program;
 }

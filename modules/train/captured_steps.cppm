@@ -52,7 +52,7 @@ class CapturedSteps {
   std::string capture_ahead(const std::function<Program()>& make);
   /// Of a training on the meta device: takes steps until one is captured, and another one, which
   /// is recorded and compared. `step`: takes one. Errors: the two differ in what does not follow
-  /// from the step's numbers (see program_of); of a model in stages, its PlannedStates are not
+  /// from the step's numbers (see program_of); of a model in stages, its StageStates are not
   /// exact.
   Program capture(const std::function<void()>& step);
   /// Every step must have a program of set_program(): others are errors, which say `why`.

@@ -18,7 +18,7 @@ struct SaveSchedule {
   bool skip_when_busy = false;
   /// Where the state is kept for ranks that are started again; null: nowhere. And after how many
   /// steps; also after the last one.
-  KeptStates* kept = nullptr;
+  MemoryStateStore* kept = nullptr;
   std::int64_t keep_every = 1;
   /// After how many steps the ranks compare what several of them hold (check_copies), before a
   /// state is kept or saved. 0: never.

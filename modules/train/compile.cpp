@@ -26,7 +26,7 @@ import tessera.capture;
 import tessera.graph;
 import tessera.nn;
 import tessera.optim;
-import :ahead;
+import :meta_step;
 import :capture_parts;
 import :compile;
 import :made_tensors;

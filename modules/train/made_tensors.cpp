@@ -25,7 +25,7 @@ import :made_tensors;
 namespace tessera {
 namespace {
 
-struct Made {
+struct MadeStorage {
   const MadeTensors* by;
   const Storage* storage;
   std::int64_t number;  // in the order in which they were made
@@ -33,28 +33,28 @@ struct Made {
 };
 
 /// Of all threads that record. A storage ends only when no one looks at it.
-struct Existing {
+struct StorageTable {
   std::mutex mutex;
-  std::unordered_map<const void*, Made> made;
+  std::unordered_map<const void*, MadeStorage> made;
   int users = 0;
   std::int64_t count = 0;
 };
 
-Existing& existing() {
-  static Existing one;
+StorageTable& existing() {
+  static StorageTable one;
   return one;
 }
 
 void forget(const void* storage) noexcept {
-  Existing& all = existing();
+  StorageTable& all = existing();
   const std::lock_guard lock(all.mutex);
   all.made.erase(storage);
 }
 
 /// How many handles of tensors and of storages the results are.
-class Held {
+class HandleCounts {
  public:
-  explicit Held(std::span<const Tensor> results) {
+  explicit HandleCounts(std::span<const Tensor> results) {
     std::set<const TensorImpl*> distributed;
     for (const Tensor& x : results) {
       const Tensor& local = local_of(x);
@@ -84,7 +84,7 @@ class Held {
 }  // namespace
 
 MadeTensors::MadeTensors() {
-  Existing& all = existing();
+  StorageTable& all = existing();
   const std::lock_guard lock(all.mutex);
   if (++all.users == 1) {
     storage_end = forget;
@@ -92,7 +92,7 @@ MadeTensors::MadeTensors() {
 }
 
 MadeTensors::~MadeTensors() {
-  Existing& all = existing();
+  StorageTable& all = existing();
   const std::lock_guard lock(all.mutex);
   if (--all.users == 0) {
     storage_end = nullptr;
@@ -106,15 +106,15 @@ void MadeTensors::note(const Tensor& x, std::string_view by) const {
     return;  // what styles keep from step to step follows from parameters, and is made again
   }
   const Tensor& local = local_of(x);
-  Existing& all = existing();
+  StorageTable& all = existing();
   const std::lock_guard lock(all.mutex);
   all.made.try_emplace(
       &local.storage(),
-      Made{.by = this,
-           .storage = &local.storage(),
-           .number = all.count++,
-           .words = fmt::format("{}{} that '{}' has made{}", name_of(local.dtype()),
-                                to_string(local.shape()), by, recorded_place())});
+      MadeStorage{.by = this,
+                  .storage = &local.storage(),
+                  .number = all.count++,
+                  .words = fmt::format("{}{} that '{}' has made{}", name_of(local.dtype()),
+                                       to_string(local.shape()), by, recorded_place())});
 }
 
 Tensors MadeTensors::unseen(const std::function<Tensors()>& make) {
@@ -148,9 +148,9 @@ void MadeTensors::perform(Action& action, NextAction& next) {
 }
 
 void MadeTensors::check_gone(std::span<const Tensor> results) const {
-  const Held held(results);
-  const Made* last = nullptr;
-  Existing& all = existing();
+  const HandleCounts held(results);
+  const MadeStorage* last = nullptr;
+  StorageTable& all = existing();
   const std::lock_guard lock(all.mutex);
   for (const auto& [storage, one] : all.made) {
     if (one.by == this && one.storage->has_memory() && !held.is_all_of(*one.storage) &&

@@ -81,7 +81,7 @@ class OneAfterTheOther final : public MicroBatchOrder {
   Tensor norm_power(std::span<const nn::ParameterPointer> parameters, double p) override {
     return optim::gradient_norm_power(parameters, p);
   }
-  void set_planned(std::shared_ptr<PlannedStates>) override {}
+  void set_planned(std::shared_ptr<StageStates>) override {}
   bool is_planned() const override { return true; }
 
  private:
@@ -228,7 +228,7 @@ class InATree final : public MicroBatchOrder {
   Tensor norm_power(std::span<const nn::ParameterPointer> parameters, double p) override {
     return optim::gradient_norm_power(parameters, p, true);
   }
-  void set_planned(std::shared_ptr<PlannedStates>) override {}
+  void set_planned(std::shared_ptr<StageStates>) override {}
   bool is_planned() const override { return true; }
 
  private:

@@ -49,8 +49,8 @@ class MicroBatchOrder {
   virtual void finish(std::span<const nn::ParameterPointer> parameters) = 0;
   /// See optim::gradient_norm_power; of the whole model.
   virtual Tensor norm_power(std::span<const nn::ParameterPointer> parameters, double p) = 0;
-  /// See PlannedStates.
-  virtual void set_planned(std::shared_ptr<PlannedStates> planned) = 0;
+  /// See StageStates.
+  virtual void set_planned(std::shared_ptr<StageStates> planned) = 0;
   /// On the meta device: whether steps there are those of all stages, as nothing is left to guess.
   virtual bool is_planned() const = 0;
 };

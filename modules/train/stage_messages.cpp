@@ -160,7 +160,7 @@ void check_as_before(const std::string& what, const std::string& before, const s
 
 }  // namespace
 
-bool PlannedStates::exact() const {
+bool StageStates::exact() const {
   return std::ranges::all_of(kinds, [](const auto& kind) {
     return !kind.second.end.empty() && kind.second.end_exact &&
            std::ranges::all_of(kind.second.after,
@@ -172,10 +172,10 @@ void StageMessages::begin(const std::string& kind, bool on_meta) {
   kind_ = kind;
   on_meta_ = on_meta;
   entered_.clear();
-  const auto find_in = [&](const std::map<std::string, PlannedStates::Kind>& kinds) {
+  const auto find_in = [&](const std::map<std::string, StageStates::Kind>& kinds) {
     const auto found = kinds.find(kind);
     known_ = found != kinds.end() && !found->second.end.empty();
-    now_ = known_ ? found->second : PlannedStates::Kind();
+    now_ = known_ ? found->second : StageStates::Kind();
     return known_;
   };
   if (!(planned_ && find_in(planned_->kinds)) && !on_meta) {
@@ -242,7 +242,7 @@ StatesForm StageMessages::planned_form(int stage, int micro_batch, const DeviceM
   fail({.thing = "stages",
         .wrong = fmt::format("{} is planned before the stages that it gets hidden states from",
                              stages_.text(stage)),
-        .advice = "plan the stages in order, with one PlannedStates"});
+        .advice = "plan the stages in order, with one StageStates"});
 }
 
 StepEnd StageMessages::end(const StepEnd& own) {
@@ -251,7 +251,7 @@ StepEnd StageMessages::end(const StepEnd& own) {
   std::string text = text_of(own);
   if (on_meta_) {
     if (planned_ && is_last) {
-      PlannedStates::Kind& kind = planned_->kinds[kind_];
+      StageStates::Kind& kind = planned_->kinds[kind_];
       kind.end = text;
       kind.end_exact = std::ranges::all_of(entered_, [](const auto& one) { return one.second; });
     } else if (planned_ && !planned_->kinds[kind_].end.empty()) {

@@ -35,7 +35,7 @@ struct StepEnd {
 class StageMessages {
  public:
   explicit StageMessages(const parallel::Stages& stages) : stages_(stages) {}
-  void set_planned(std::shared_ptr<PlannedStates> planned) { planned_ = std::move(planned); }
+  void set_planned(std::shared_ptr<StageStates> planned) { planned_ = std::move(planned); }
   /// Whether all is known of all kinds of steps that were taken on the meta device.
   bool is_planned() const { return planned_ && planned_->exact(); }
 
@@ -43,7 +43,7 @@ class StageMessages {
   /// stages tell each other may differ.
   void begin(const std::string& kind, bool on_meta);
   /// Of the states after `stage`, which another rank's stage gets. On the meta device they are left
-  /// in PlannedStates. Error: they are not those of the other steps of the kind.
+  /// in StageStates. Error: they are not those of the other steps of the kind.
   void send(int stage, int micro_batch, const Tensor& states, const Draws& draws);
   /// Of the states before `stage`. Error: on the meta device no stage before it was planned.
   StatesForm receive(int stage, int micro_batch, const DeviceMesh& mesh);
@@ -56,9 +56,9 @@ class StageMessages {
   bool is_exact(int stage, int micro_batch) const;
 
   const parallel::Stages& stages_;
-  std::shared_ptr<PlannedStates> planned_;
-  std::map<std::string, PlannedStates::Kind> told_;  // in steps before
-  PlannedStates::Kind now_;                          // of the step, as far as it is known
+  std::shared_ptr<StageStates> planned_;
+  std::map<std::string, StageStates::Kind> told_;  // in steps before
+  StageStates::Kind now_;                          // of the step, as far as it is known
   std::string kind_;
   bool known_ = false;  // before the step
   bool on_meta_ = false;

@@ -37,7 +37,7 @@ using pipeline::Action;
 using pipeline::Work;
 
 /// A stage's computation of one micro-batch, from its forward to its backward.
-struct Live {
+struct StageMicroBatch {
   Tensor entering = {};  // a leaf; undefined for the first stage
   Draws drawn = {};      // before it, in the micro-batch
   Tensor leaving = {};   // undefined for the last stage
@@ -156,7 +156,7 @@ class StageWork {
     }
   }
 
-  Live& live(int stage, int micro) { return live_[{stage, micro}]; }
+  StageMicroBatch& live(int stage, int micro) { return live_[{stage, micro}]; }
 
   /// All stages of the rank use the same ones.
   const Tensors& rows_of(int micro) {
@@ -175,9 +175,9 @@ class StageWork {
   }
 
   void forward(int stage, int micro) {
-    Live& now = live(stage, micro);
+    StageMicroBatch& now = live(stage, micro);
     if (stage > 0 && !now.entering) {  // the stage before is this rank's too
-      const Live& before = live(stage - 1, micro);
+      const StageMicroBatch& before = live(stage - 1, micro);
       now.entering = leaf_of(before.leaving);
       now.drawn = before.drawn_after;
     }
@@ -212,7 +212,7 @@ class StageWork {
 
   /// The gradient that a stage's backward begins with is there; none: it begins with the loss.
   void prepare_gradient(int stage, int micro) {
-    Live& now = live(stage, micro);
+    StageMicroBatch& now = live(stage, micro);
     if (!stages_.is_last(stage) && !now.gradient) {  // the stage after is this rank's too
       now.gradient = gradient_of(live(stage + 1, micro));
       drop_ends(stage + 1, micro);
@@ -221,7 +221,7 @@ class StageWork {
 
   void backward_of(int stage, int micro, bool in_two_halves) {
     prepare_gradient(stage, micro);
-    Live& now = live(stage, micro);
+    StageMicroBatch& now = live(stage, micro);
     const Tensor root = stages_.is_last(stage) ? now.loss.root : now.leaving;
     // Of a stage in which nothing is trained, and before it neither, no gradient is needed.
     if (root.requires_grad() && !in_two_halves) {
@@ -250,7 +250,7 @@ class StageWork {
   void drop_ends(int stage, int micro) { live_.erase({stage, micro}); }
 
   /// The gradient of what a stage began with, in its layout.
-  static Tensor gradient_of(const Live& stage) {
+  static Tensor gradient_of(const StageMicroBatch& stage) {
     const NoGrad no_grad;
     const Tensor& entering = stage.entering;
     const Tensor gradient = entering.grad() ? entering.grad() : ops::zeros_like(detached(entering));
@@ -289,13 +289,13 @@ class StageWork {
   }
 
   void send_states(int stage, int micro) {
-    const Live& now = live(stage, micro);
+    const StageMicroBatch& now = live(stage, micro);
     messages_.send(stage, micro, now.leaving, now.drawn_after);
     send(now.leaving, stage + 1, tag_of(Kind::states, stage, micro));
   }
 
   void receive_states(int stage, int micro) {
-    Live& now = live(stage, micro);
+    StageMicroBatch& now = live(stage, micro);
     StatesForm form = messages_.receive(stage, micro, plan_.mesh());
     now.drawn = std::move(form.draws);
     now.entering = leaf_of(receive(form.spec, stage - 1, tag_of(Kind::states, stage - 1, micro)));
@@ -307,7 +307,7 @@ class StageWork {
   }
 
   void receive_gradient(int stage, int micro) {
-    Live& now = live(stage, micro);
+    StageMicroBatch& now = live(stage, micro);
     now.gradient = receive(now.leaving.spec(), stage + 1, tag_of(Kind::gradient, stage, micro));
   }
 
@@ -319,7 +319,7 @@ class StageWork {
   Device device_;
   int last_own_;                                         // stage
   std::map<int, Tensors> rows_;                          // by micro-batch, while they are needed
-  std::map<std::pair<int, int>, Live> live_;             // by stage and micro-batch
+  std::map<std::pair<int, int>, StageMicroBatch> live_;  // by stage and micro-batch
   std::map<std::pair<int, int>, LaterGradients> later_;  // second halves that are still to come
   std::map<int, StepSums> sums_;                         // by micro-batch
   Draws drawn_;
@@ -419,7 +419,7 @@ class ByStages final : public MicroBatchOrder {
     return ops::all_reduce(power, std::isinf(p) ? ReduceOp::max : ReduceOp::sum, stages_.group());
   }
 
-  void set_planned(std::shared_ptr<PlannedStates> planned) override {
+  void set_planned(std::shared_ptr<StageStates> planned) override {
     messages_.set_planned(std::move(planned));
   }
   bool is_planned() const override { return messages_.is_planned(); }

@@ -9,16 +9,16 @@ export namespace tessera {
 /// drawn, and how a step ends. It is the same in all steps of a kind, so it can be known before
 /// any: on the meta device, where stages are planned one after the other and nobody sends it, each
 /// stage leaves what it knows for the next one.
-struct PlannedStates {
+struct StageStates {
   /// The hidden states after a stage.
-  struct After {
+  struct StageOutput {
     std::string text = {};
     bool exact = true;  // all stages before it were planned before it
   };
   struct Kind {
-    std::map<std::pair<int, int>, After> after = {};  // by stage and micro-batch
-    std::string end = {};                             // of the last stage; empty: it is not known
-    bool end_exact = true;                            // as After::exact
+    std::map<std::pair<int, int>, StageOutput> after = {};  // by stage and micro-batch
+    std::string end = {};   // of the last stage; empty: it is not known
+    bool end_exact = true;  // as StageOutput::exact
   };
   std::map<std::string, Kind> kinds = {};  // of steps
 

@@ -76,7 +76,7 @@ constexpr const char* other_frozen = "other parameters are frozen than when the 
 
 }  // namespace
 
-const char* StepState::Form::difference(const Form& was) const {
+const char* StepState::ModuleState::difference(const ModuleState& was) const {
   return was.module != module             ? "is another one"
          : was.training != training       ? "has another training mode"
          : was.uses_update != uses_update ? "has another use of its low-rank update"
@@ -93,17 +93,17 @@ StepState::StepState(std::span<nn::Module* const> models,
                      std::optional<std::int64_t> updates) {
   for (nn::Module* const model : models) {
     for (const nn::Module* const module : nn::all_modules(*model)) {
-      Form form{.module = module,
-                .training = module->is_training(),
-                .uses_update = module->uses_update(),
-                .hooks = module->hooks_identity(),
-                .changes = module->changes()};
+      ModuleState form{.module = module,
+                       .training = module->is_training(),
+                       .uses_update = module->uses_update(),
+                       .hooks = module->hooks_identity(),
+                       .changes = module->changes()};
       const auto add = [](std::uint64_t& to, std::uint64_t what) { to = hash_combine(to, what); };
       for (const auto& [name, parameter] : module->parameters()) {
         add(form.held, reinterpret_cast<std::uintptr_t>(parameter.get()));
         add(form.trained, parameter->value.requires_grad() ? 1 : 0);
         add(form.leaf_hooks, leaf_hooks_of(parameter->value));
-        for (const std::uint64_t one : parameter->attached<optim::UpdatedBy>().optimizers) {
+        for (const std::uint64_t one : parameter->attached<optim::Updaters>().optimizers) {
           add(form.updated_by, one);
         }
       }
@@ -114,7 +114,7 @@ StepState::StepState(std::span<nn::Module* const> models,
     }
   }
   for (const optim::Optimizer* const optimizer : optimizers) {
-    Taken taken{.optimizer = optimizer, .steps = optimizer->steps()};
+    OptimizerSteps taken{.optimizer = optimizer, .steps = optimizer->steps()};
     for (const std::int64_t steps : taken.steps) {
       taken.most = updates.value_or(std::max(taken.most, steps));
     }
@@ -129,7 +129,7 @@ StepState::StepState(std::span<nn::Module* const> models,
 
 StepState StepState::before_updates() const {
   StepState none = *this;
-  for (Taken& taken : none.taken_) {
+  for (OptimizerSteps& taken : none.taken_) {
     taken.most = 0;
     for (std::int64_t& steps : taken.steps) {
       steps = std::min<std::int64_t>(steps, 0);
@@ -140,7 +140,7 @@ StepState StepState::before_updates() const {
 
 std::string StepState::text() const {
   std::uint64_t hash = 0;
-  for (const Form& form : modules_) {
+  for (const ModuleState& form : modules_) {
     hash = hash_combine(hash, reinterpret_cast<std::uintptr_t>(form.module));
     for (const std::uint64_t part :
          {std::uint64_t{form.training}, std::uint64_t{form.uses_update}, form.hooks, form.changes,
@@ -149,7 +149,7 @@ std::string StepState::text() const {
     }
   }
   std::string text = fmt::format(" modules {:x}", hash);
-  for (const Taken& taken : taken_) {
+  for (const OptimizerSteps& taken : taken_) {
     text += ' ';
     for (const std::int64_t steps : taken.steps) {
       // One that nothing has updated yet may be one that nothing updates.
@@ -161,8 +161,8 @@ std::string StepState::text() const {
 
 std::string StepState::misfit(const StepState& recorded, const Updated& updated) const {
   for (std::size_t i = 0; i < std::min(recorded.modules_.size(), modules_.size()); ++i) {
-    const Form& was = recorded.modules_[i];
-    const Form& is = modules_[i];
+    const ModuleState& was = recorded.modules_[i];
+    const ModuleState& is = modules_[i];
     if (const char* const what = is.difference(was)) {
       return fmt::format("module '{}' {} than when the step was recorded", is.module->name(), what);
     }
@@ -174,8 +174,8 @@ std::string StepState::misfit(const StepState& recorded, const Updated& updated)
     return "there are other modules than when the step was recorded";
   }
   for (std::size_t o = 0; o < recorded.taken_.size(); ++o) {
-    const Taken& was = recorded.taken_[o];
-    const Taken& is = taken_[o];
+    const OptimizerSteps& was = recorded.taken_[o];
+    const OptimizerSteps& is = taken_[o];
     for (std::size_t i = 0; i < is.steps.size(); ++i) {
       if ((was.steps[i] < 0) != (is.steps[i] < 0)) {
         return other_frozen;

@@ -38,7 +38,7 @@ class StepState {
 
  private:
   /// What a program has in it of a module, besides values.
-  struct Form {
+  struct ModuleState {
     const nn::Module* module = nullptr;
     bool training = true;
     bool uses_update = true;
@@ -50,16 +50,16 @@ class StepState {
     std::uint64_t updated_by = 0;  // the optimizers of the parameters
 
     /// How it differs from what it was; null: it does not.
-    const char* difference(const Form& was) const;
+    const char* difference(const ModuleState& was) const;
   };
-  struct Taken {
+  struct OptimizerSteps {
     const optim::Optimizer* optimizer = nullptr;
     std::int64_t most = 0;
     std::vector<std::int64_t> steps = {};  // of each parameter; -1: it is frozen
   };
 
-  std::vector<Form> modules_;
-  std::vector<Taken> taken_;
+  std::vector<ModuleState> modules_;
+  std::vector<OptimizerSteps> taken_;
 };
 
 /// Models, plans and optimizers of a step, as they are found: what exists before it. As inputs of

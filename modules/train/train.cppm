@@ -3,7 +3,7 @@ export module tessera.train;
 
 export import :step_plan;             // what programs of steps are given: numbers, guards, inputs
 export import :stage_states;          // what stages that are only planned find of each other
-export import :ahead;                 // on_meta: steps that are captured before the first one
+export import :meta_step;             // on_meta: steps that are captured before the first one
 export import :step;                  // what a training step is given and returns
 export import :captured_steps;        // CapturedSteps: a training's, replayed from programs
 export import :captured_evaluation;   // its evaluation as a program

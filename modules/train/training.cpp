@@ -96,7 +96,7 @@ StepResult Training::step(const StepBatch& batch, const StepFunctions& functions
   }
 }
 
-void Training::set_planned_states(std::shared_ptr<PlannedStates> planned) {
+void Training::set_planned_states(std::shared_ptr<StageStates> planned) {
   steps_->order->set_planned(std::move(planned));
 }
 

@@ -65,7 +65,7 @@ class Training {
   StepResult step(const StepBatch& batch, const StepFunctions& functions);
   /// Of a stage's model on the meta device, before its first step: where it finds and leaves the
   /// forms of hidden states.
-  void set_planned_states(std::shared_ptr<PlannedStates> planned);
+  void set_planned_states(std::shared_ptr<StageStates> planned);
   /// Another model that the losses read and that is not trained, such as a frozen copy, with the
   /// plan that was applied to it: what it has is an input of captured steps, and is not saved. It
   /// must live as long. Before the first step.

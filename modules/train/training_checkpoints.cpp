@@ -240,7 +240,7 @@ std::optional<std::string> TrainingCheckpoints::wait() {
   return saved(folder);
 }
 
-void TrainingCheckpoints::keep(KeptStates& in) {
+void TrainingCheckpoints::keep(MemoryStateStore& in) {
   steps_.optimizer->prepare_state();
   in.keep(steps_.done, state());
 }

@@ -65,8 +65,8 @@ class TrainingCheckpoints {
   /// The same from an opened checkpoint, or from memory. `last`: the last checkpoint of the run,
   /// for the texts of errors; empty: there is none.
   void load(const TensorSource& reader, const std::string& last);
-  /// Keeps the state in memory that outlives this rank (see KeptStates::keep).
-  void keep(KeptStates& in);
+  /// Keeps the state in memory that outlives this rank (see MemoryStateStore::keep).
+  void keep(MemoryStateStore& in);
   /// Loads the newest checkpoint among FOLDER/step-N; false where there is none.
   bool resume(const std::string& folder);
   /// Error: a parameter or the optimizer's state has values that are NaN or infinite on this rank.

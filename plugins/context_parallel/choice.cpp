@@ -36,7 +36,7 @@ double pairs_of(const RingOrder& order, const Sight& sight, std::int64_t ranks, 
 
 }  // namespace
 
-Exposed exposed(const AttentionSize& size, const tessera::Link& link, double flops) {
+ExposedSeconds exposed(const AttentionSize& size, const tessera::Link& link, double flops) {
   const auto seconds_of = [&](double calls, double bytes) {
     return calls * link.latency + bytes / link.bandwidth;
   };
@@ -48,7 +48,7 @@ Exposed exposed(const AttentionSize& size, const tessera::Link& link, double flo
   const auto element = static_cast<double>(size.element_bytes);
   const auto sum = static_cast<double>(size.sum_bytes);
 
-  Exposed seconds;
+  ExposedSeconds seconds;
   const double others = product(size.ranks - 1) / product(size.ranks);
   seconds.all_to_all = 2 * seconds_of(4, (queries + keys + results) * element * others);
 

@@ -25,7 +25,7 @@ struct AttentionSize {
 };
 
 /// Seconds of a forward and its backward in which a rank only communicates.
-struct Exposed {
+struct ExposedSeconds {
   double ring = 0;
   double all_to_all = 0;
 };
@@ -34,6 +34,6 @@ struct Exposed {
 /// of heads are not hidden. A hop of a ring is, as far as its block takes as long to compute: 2
 /// products in forward, 5 in backward, where gradients move too; and exchanges of halves are, as
 /// far as what the rank computes beside them does.
-Exposed exposed(const AttentionSize& size, const tessera::Link& link, double flops);
+ExposedSeconds exposed(const AttentionSize& size, const tessera::Link& link, double flops);
 
 }  // namespace context

@@ -57,7 +57,7 @@ std::vector<std::string> ContextAttention::input_names() const {
 
 void ContextAttention::split_along(int axis) {
   axis_ = axis;
-  if (settings_.options.form == Form::ring && options_.dropout > 0) {
+  if (settings_.options.form == ExchangeKind::ring && options_.dropout > 0) {
     fail_input(
         {.thing = fmt::format("module '{}'", name()),
          .wrong = "a ring cannot drop probabilities of attention",
@@ -71,17 +71,17 @@ void Decisions::add(const std::string& text) {
   }
 }
 
-Form ContextAttention::form_of(const Tensors& inputs) {
+ExchangeKind ContextAttention::form_of(const Tensors& inputs) {
   const Tensor& q = input(inputs, 0);
   const Tensor& k = input(inputs, 1);
-  const bool automatic = settings_.options.form == Form::automatic;
+  const bool automatic = settings_.options.form == ExchangeKind::automatic;
   const bool masked = inputs[3].defined() || (is_training() && options_.dropout > 0);
-  if (settings_.options.form == Form::ring) {
+  if (settings_.options.form == ExchangeKind::ring) {
     if (masked) {
       refuse("a ring takes no mask and drops no probabilities",
              "set the style's option form = \"all_to_all\"");
     }
-    return Form::ring;
+    return ExchangeKind::ring;
   }
   const std::int64_t parts = parts_of_heads(q, axis_);
   const std::string heads =
@@ -90,12 +90,12 @@ Form ContextAttention::form_of(const Tensors& inputs) {
     if (automatic && masked) {
       settings_.decisions->add("all_to_all, as a ring takes neither masks nor dropout");
     }
-    return automatic && !masked ? cheaper_form(inputs) : Form::all_to_all;
+    return automatic && !masked ? cheaper_form(inputs) : ExchangeKind::all_to_all;
   }
   if (automatic && !masked) {
     settings_.decisions->add(
         fmt::format("ring, as {} cannot be split over {} ranks", heads, parts));
-    return Form::ring;
+    return ExchangeKind::ring;
   }
   refuse(fmt::format("{} cannot be split over {} ranks", heads, parts),
          masked ? "choose a smaller mesh axis: the form \"ring\", which splits no heads, takes "
@@ -103,7 +103,7 @@ Form ContextAttention::form_of(const Tensors& inputs) {
                 : "set the style's option form = \"ring\", which splits no heads");
 }
 
-Form ContextAttention::cheaper_form(const Tensors& inputs) {
+ExchangeKind ContextAttention::cheaper_form(const Tensors& inputs) {
   const Tensor& q = inputs[0];
   const Dims own = local_shape(*q.spec());
   const Dims of_keys = local_shape(*inputs[1].spec());
@@ -121,12 +121,13 @@ Form ContextAttention::cheaper_form(const Tensors& inputs) {
                            .sight = {.causal = options_.causal, .window = options_.window},
                            .balance = settings_.options.balance};
   const Link link = link_of(mesh, axis_);
-  if (last_.form != Form::automatic && last_.size == size && last_.link == link) {
+  if (last_.form != ExchangeKind::automatic && last_.size == size && last_.link == link) {
     return last_.form;
   }
-  const Exposed seconds = exposed(size, link, 1e9 * settings_.options.gflops);
+  const ExposedSeconds seconds = exposed(size, link, 1e9 * settings_.options.gflops);
   const bool ring = seconds.ring < seconds.all_to_all;
-  last_ = {.size = size, .link = link, .form = ring ? Form::ring : Form::all_to_all};
+  last_ = {
+      .size = size, .link = link, .form = ring ? ExchangeKind::ring : ExchangeKind::all_to_all};
   if (is_training()) {  // an evaluation may have rows of another number
     settings_.decisions->add(
         fmt::format("{}: of a layer's communication for {}, a ring would not hide {:.3g} ms, and "
@@ -150,7 +151,7 @@ Tensors ContextAttention::forward(const Tensors& inputs) {
                          x.layout().mesh().axis_name(axis_)));
     }
   }
-  return {form_of(inputs) == Form::ring ? by_ring(inputs) : by_heads(inputs)};
+  return {form_of(inputs) == ExchangeKind::ring ? by_ring(inputs) : by_heads(inputs)};
 }
 
 Tensor ContextAttention::by_heads(const Tensors& inputs) {

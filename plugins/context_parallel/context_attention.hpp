@@ -12,7 +12,7 @@
 namespace context {
 
 /// How the ranks share the work on a sequence.
-enum class Form {
+enum class ExchangeKind {
   ring,        // keys and values move around the ranks
   all_to_all,  // heads are exchanged for tokens, and back
   automatic    // the one that waits less, of those that can be
@@ -26,7 +26,7 @@ struct Decisions {
 
 /// The options of the style; see options_table.
 struct Options {
-  Form form = Form::automatic;
+  ExchangeKind form = ExchangeKind::automatic;
   bool balance = true;
   double gflops = 50;
 };
@@ -50,9 +50,9 @@ class ContextAttention final : public tessera::nn::Module {
   void split_along(int axis);
 
  private:
-  Form form_of(const tessera::Tensors& inputs);
+  ExchangeKind form_of(const tessera::Tensors& inputs);
   /// Of two that are possible.
-  Form cheaper_form(const tessera::Tensors& inputs);
+  ExchangeKind cheaper_form(const tessera::Tensors& inputs);
   tessera::Tensor by_heads(const tessera::Tensors& inputs);
   tessera::Tensor by_ring(const tessera::Tensors& inputs) const;
 
@@ -63,7 +63,7 @@ class ContextAttention final : public tessera::nn::Module {
   struct Choice {
     AttentionSize size;
     tessera::Link link;
-    Form form = Form::automatic;
+    ExchangeKind form = ExchangeKind::automatic;
   };
   Choice last_;  // so that calls of one size need not compare again
 };

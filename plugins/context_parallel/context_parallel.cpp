@@ -30,9 +30,9 @@ const OptionTable<context::Options>& options_table() {
   static const auto table =
       OptionTable<O>()
           .words("form", &O::form,
-                 {{"auto", context::Form::automatic},
-                  {"ring", context::Form::ring},
-                  {"all_to_all", context::Form::all_to_all}},
+                 {{"auto", context::ExchangeKind::automatic},
+                  {"ring", context::ExchangeKind::ring},
+                  {"all_to_all", context::ExchangeKind::all_to_all}},
                  "How ranks attend to each other's tokens. `auto`: the form that waits less, of "
                  "those that can be ([how it "
                  "chooses](context-parallel-forms.md#which-form)).")

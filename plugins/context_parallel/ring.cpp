@@ -31,7 +31,7 @@ class RingResults {
     const bool balanced = ring.order.is_balanced();
     {
       // Keys first: other ranks wait for them.
-      Arriving keys(ring, ops::cat({{k, v}}, 3), 1);
+      ExchangedTokens keys(ring, ops::cat({{k, v}}, 3), 1);
       q_.emplace(ring, q, 1);
       documents_.emplace(ring, documents, 1);
       if (balanced) {
@@ -71,9 +71,9 @@ class RingResults {
   }
 
   /// `y`: results().
-  std::shared_ptr<Saved> saved(const Tensor& y) {
-    auto saved = std::make_shared<Saved>(
-        Saved{.ring = ring_, .key_dim = key_dim_, .both = SavedTensor(own_), .y = SavedTensor(y)});
+  std::shared_ptr<SavedForward> saved(const Tensor& y) {
+    auto saved = std::make_shared<SavedForward>(SavedForward{
+        .ring = ring_, .key_dim = key_dim_, .both = SavedTensor(own_), .y = SavedTensor(y)});
     for (std::size_t i = 0; i < results_.size(); ++i) {
       saved->q.emplace_back(q_->at(i));
       saved->documents.emplace_back(documents_->at(i));
@@ -122,8 +122,8 @@ class RingResults {
   const Ring& ring_;
   std::int64_t key_dim_;
   DType dtype_;
-  std::optional<Arriving> q_;
-  std::optional<Arriving> documents_;
+  std::optional<ExchangedTokens> q_;
+  std::optional<ExchangedTokens> documents_;
   Tensor own_;                                 // keys and values
   std::vector<ops::AttentionBlock> results_;   // of the pieces, in the type of sums
   std::vector<ops::PendingTensor> returning_;  // those of the second one, by heads
@@ -135,7 +135,7 @@ Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, const T
                       const RingOptions& options, const RingAxis& axis) {
   const Tensors inputs{q, k, v};
   Tensor y;
-  std::shared_ptr<Saved> saved;
+  std::shared_ptr<SavedForward> saved;
   {
     const NoGrad no_grad;
     const Ring ring(options, axis, q, k);

@@ -50,7 +50,7 @@ struct KeySums {
 /// instead of home; and the second queries' gradients leave before the last block.
 class RingGradients {
  public:
-  RingGradients(const Saved& saved, const Tensor& dy)
+  RingGradients(const SavedForward& saved, const Tensor& dy)
       : saved_(saved),
         ring_(saved.ring),
         balanced_(saved.ring.order.is_balanced()),
@@ -99,7 +99,7 @@ class RingGradients {
   }
 
  private:
-  static Tensor products_of(const Saved& saved, const Tensor& dy) {
+  static Tensor products_of(const SavedForward& saved, const Tensor& dy) {
     const Tensor& y = saved.y.get(ring_name);
     const DType sums = sums_of(y.dtype());
     const Tensor products = ops::sum(ops::mul(ops::cast(dy, sums), ops::cast(y, sums)), {3});
@@ -231,11 +231,11 @@ class RingGradients {
     return ring_.joined(of_pieces, 1);
   }
 
-  const Saved& saved_;
+  const SavedForward& saved_;
   const Ring& ring_;
   bool balanced_;
-  Arriving dy_;
-  Arriving delta_;
+  ExchangedTokens dy_;
+  ExchangedTokens delta_;
   Pieces dq_;
   KeysAndValues own_;
   std::vector<Piece> halves_;           // of own keys
@@ -250,7 +250,7 @@ class RingGradients {
 
 }  // namespace
 
-void ring_backward(const Saved& saved, const Tensor& dy, std::span<Tensor> out) {
+void ring_backward(const SavedForward& saved, const Tensor& dy, std::span<Tensor> out) {
   if (grad_enabled()) {
     fail({.thing = ring_name,
           .wrong = "its gradient cannot be differentiated again (requested by create_graph)",

@@ -92,7 +92,7 @@ ops::AttentionBlockOptions Ring::block(const Piece& queries, const Piece& keys,
           .documents = documents};
 }
 
-Arriving::Arriving(const Ring& ring, const Tensor& x, int dim) : first_(x) {
+ExchangedTokens::ExchangedTokens(const Ring& ring, const Tensor& x, int dim) : first_(x) {
   if (x && ring.order.is_balanced()) {
     const std::int64_t kept = ring.order.kept();
     first_ = ops::narrow(x, dim, 0, kept);

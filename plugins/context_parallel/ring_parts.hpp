@@ -65,10 +65,10 @@ struct Ring {
 
 /// A rank's tokens as the order has them. The second piece is on its way from the rank across the
 /// ring until it is asked for. Of an undefined tensor all are undefined.
-class Arriving {
+class ExchangedTokens {
  public:
   /// `dim` is that of tokens.
-  Arriving(const Ring& ring, const tessera::Tensor& x, int dim);
+  ExchangedTokens(const Ring& ring, const tessera::Tensor& x, int dim);
   const tessera::Tensor& at(std::size_t piece) {
     return piece == 0 || !second_ ? first_ : second_->wait();
   }
@@ -94,7 +94,7 @@ void around(const Ring& ring, KeysAndValues here,
                                      const std::vector<Piece>& theirs)>& body);
 
 /// What forward leaves for backward.
-struct Saved {
+struct SavedForward {
   Ring ring;
   std::int64_t key_dim;
   std::vector<tessera::SavedTensor> q = {};  // ordered pieces
@@ -105,6 +105,7 @@ struct Saved {
 };
 
 /// The gradients of q, k and v. Errors: a gradient that has one itself.
-void ring_backward(const Saved& saved, const tessera::Tensor& dy, std::span<tessera::Tensor> out);
+void ring_backward(const SavedForward& saved, const tessera::Tensor& dy,
+                   std::span<tessera::Tensor> out);
 
 }  // namespace context

@@ -59,18 +59,18 @@ bool measures() {
 }
 
 /// How a matrix [rows, columns] is in memory: each row contiguous, or, transposed, each column.
-struct Form {
+struct MatrixLayout {
   bool transposed = false;
   std::int64_t leading = 0;  // from a row (transposed: a column) to the next
   std::int64_t batch = 0;    // from a matrix to the next
 };
 
-std::optional<Form> form_of(const Matrix& x, const Axis& batch, const Axis& rows,
-                            const Axis& columns) {
+std::optional<MatrixLayout> form_of(const Matrix& x, const Axis& batch, const Axis& rows,
+                                    const Axis& columns) {
   if (batch.dims > 1 || rows.dims > 1 || columns.dims > 1) {
     return std::nullopt;
   }
-  Form form = {.batch = batch.dims == 1 ? x.batch[0] : 0};
+  MatrixLayout form = {.batch = batch.dims == 1 ? x.batch[0] : 0};
   const bool contiguous = columns.dims == 0 || x.columns[0] == 1;
   if (!contiguous && rows.dims == 1 && x.rows[0] != 1) {
     return std::nullopt;
@@ -114,7 +114,7 @@ std::uint32_t alignment_of(const void* data) {
 bool is_code(DType type) { return type == DType::f8e4m3 || type == DType::f8e5m2; }
 
 /// The three matrices, if each of them has a form that the library knows.
-std::optional<std::array<Form, 3>> forms_of(const ProductArguments& p) {
+std::optional<std::array<MatrixLayout, 3>> forms_of(const ProductArguments& p) {
   if (p.m.size * p.n.size * p.k.size * p.batch.size == 0) {
     return std::nullopt;
   }
@@ -128,7 +128,7 @@ std::optional<std::array<Form, 3>> forms_of(const ProductArguments& p) {
 }
 
 /// The library's kernels for codes read 16 bytes at once, of a and of b along k.
-bool fits_codes(const ProductArguments& p, const std::array<Form, 3>& forms) {
+bool fits_codes(const ProductArguments& p, const std::array<MatrixLayout, 3>& forms) {
   const auto& [a, b, y] = forms;
   const auto fits = [](std::int64_t bytes) { return bytes % 16 == 0; };
   return !a.transposed && b.transposed && p.batch.size == 1 && fits(p.m.size) && fits(p.n.size) &&
@@ -140,7 +140,7 @@ struct Layout {
   BlasLayout handle = nullptr;
 
   /// The rows of memory are the library's columns.
-  void make(BlasType type, const Form& form, std::int64_t rows, std::int64_t columns,
+  void make(BlasType type, const MatrixLayout& form, std::int64_t rows, std::int64_t columns,
             std::int64_t count) {
     const BlasApi& api = blas_api();
     if (form.transposed) {
@@ -256,7 +256,7 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p, const ProductFactors& 
                            is_double ? BlasType::f64 : BlasType::f32),
         "cublasLtMatmulDescCreate");
   // The library reads memory by columns: what it multiplies is b transposed by a transposed.
-  const auto operation = [](const Form& form) {
+  const auto operation = [](const MatrixLayout& form) {
     return form.transposed ? BlasOperation::transpose : BlasOperation::none;
   };
   made->set(BlasProductAttribute::transpose_a, operation(b));

@@ -104,14 +104,14 @@ bool has_out(const Op& op) {
 }
 
 /// Operators by the name of their kernel's function.
-struct Named {
+struct NamedKernel {
   std::string_view name;
   std::string_view function;
   Kernel kernel;
 };
 void of_named(const Call& call, std::span<Tensor> out);
 void compared_with_number(const Call& call, std::span<Tensor> out);
-constexpr Named named[] = {
+constexpr NamedKernel named[] = {
     {"bitwise_and", "BitwiseAnd", of_named},
     {"bitwise_or", "BitwiseOr", of_named},
     {"bitwise_xor", "BitwiseXor", of_named},
@@ -125,7 +125,7 @@ constexpr Named named[] = {
 };
 
 std::string_view function_of(const Op& op) {
-  const auto* found = std::ranges::find(named, base_of(op).name, &Named::name);
+  const auto* found = std::ranges::find(named, base_of(op).name, &NamedKernel::name);
   require(found != std::end(named), "cuda: the operator is not in the list of named functions");
   return found->function;
 }
@@ -209,7 +209,7 @@ void add_functions(KernelTable& table) {
       table[name + form] = {kernel};
     }
   };
-  for (const Named& entry : named) {
+  for (const NamedKernel& entry : named) {
     with_forms(std::string(entry.name), entry.kernel);
   }
   for (const OverLists& entry : over_lists) {
@@ -254,9 +254,9 @@ ElementArguments elements_of(const Dims& shape, std::span<const Tensor> operands
                              const Tensor& result) {
   ElementArguments a = {};
   a.count = result.numel();
-  std::vector<Strided*> arrays;
+  std::vector<StridedArray*> arrays;
   std::vector<std::array<std::int64_t, most_dims>> strides;
-  const auto add = [&](const Tensor& x, Strided& array) {
+  const auto add = [&](const Tensor& x, StridedArray& array) {
     array.data = x.device_address();
     array.type = x.dtype();
     arrays.push_back(&array);
@@ -281,7 +281,7 @@ ElementArguments elements_of(const Dims& shape, std::span<const Tensor> operands
       arrays[i]->strides[at] = strides[i][static_cast<std::size_t>(dim)];
     }
   }
-  for (Strided* array : arrays) {
+  for (StridedArray* array : arrays) {
     array->contiguous = a.dims == 0 || (a.dims == 1 && array->strides[0] == 1);
   }
   return a;

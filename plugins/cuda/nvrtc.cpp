@@ -149,7 +149,7 @@ CompiledSource compile_source(const std::string& source, const std::string& capa
       use_cached_code({.key = key_of(*api, source, capability),
                        .extension = "cubin",
                        .otherwise = "this process compiles them itself",
-                       .make = [&](const std::string& file) -> CodeMade {
+                       .make = [&](const std::string& file) -> CompileOutcome {
                          made.code = compiled(*api, source, capability);
                          return {.missing = write_file(file, made.code)};
                        },

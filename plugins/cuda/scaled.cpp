@@ -48,15 +48,15 @@ Factors factors_of(const Tensor& codes, const Tensor& factors, int first, int la
 }
 
 /// The factors of an operand's rows, or columns: one for all, one for each, or others.
-enum class Factored : std::uint8_t { whole, each, otherwise };
+enum class FactorKind : std::uint8_t { whole, each, otherwise };
 
 /// `kept`: how many elements the dims of the result have.
-Factored factored(const Tensor& factors, const Factors& f, std::int64_t kept) {
+FactorKind factored(const Tensor& factors, const Factors& f, std::int64_t kept) {
   if (factors.numel() == 1) {
-    return Factored::whole;
+    return FactorKind::whole;
   }
-  return !f.vary && factors.numel() == kept && factors.is_contiguous() ? Factored::each
-                                                                       : Factored::otherwise;
+  return !f.vary && factors.numel() == kept && factors.is_contiguous() ? FactorKind::each
+                                                                       : FactorKind::otherwise;
 }
 
 // cuBLASLt multiplies codes that are contiguous along k (the sum). Of others it gets a turned copy,
@@ -94,12 +94,12 @@ std::optional<LibraryProduct> for_library(const ScaledArguments& s, const Tensor
                                           const Tensor& factors_b) {
   LibraryProduct made = {.product = s.product};
   ProductArguments& p = made.product;
-  const Factored a = factored(factors_a, s.a, p.m.size);
-  const Factored b = factored(factors_b, s.b, p.n.size);
-  if (a != b || a == Factored::otherwise) {
+  const FactorKind a = factored(factors_a, s.a, p.m.size);
+  const FactorKind b = factored(factors_b, s.b, p.n.size);
+  if (a != b || a == FactorKind::otherwise) {
     return std::nullopt;
   }
-  made.each = a == Factored::each;
+  made.each = a == FactorKind::each;
   made.turns_a = turn(p.a.rows, p.m, p.a.columns, p.k);
   made.turns_b = turn(p.b.columns, p.n, p.b.rows, p.k);
   if (!Blas::takes_codes(p)) {

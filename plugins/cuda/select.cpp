@@ -88,7 +88,7 @@ void gather(const Call& call, std::span<Tensor> out) {
 
 // ---- sums ----
 
-void set_array(Strided& array, const Tensor& x) {
+void set_array(StridedArray& array, const Tensor& x) {
   array.data = x.device_address();
   array.type = x.dtype();
   std::ranges::copy(x.strides(), array.strides);

@@ -86,20 +86,20 @@ void check_written(const Lists& all, std::size_t list, std::size_t place) {
 }
 
 /// Types that a step takes besides f32 and f64, and the words of its errors.
-struct Accepted {
+struct AcceptedTypes {
   bool rounds;  // parameters in bf16
   std::string_view expected;
   std::string_view advice;
 };
-constexpr Accepted exact = {.rounds = false,
-                            .expected = "f32 with f32, bf16 or f16, or f64 with f64",
-                            .advice = "keep the parameters in f32"};
-constexpr Accepted rounding = {
+constexpr AcceptedTypes exact = {.rounds = false,
+                                 .expected = "f32 with f32, bf16 or f16, or f64 with f64",
+                                 .advice = "keep the parameters in f32"};
+constexpr AcceptedTypes rounding = {
     .rounds = true,
     .expected = "bf16 with bf16 or f32, f32 with f32, bf16 or f16, or f64 with f64",
     .advice = "keep the parameter in bf16 or f32"};
 
-void check_types(const Lists& all, std::size_t place, const Accepted& types) {
+void check_types(const Lists& all, std::size_t place, const AcceptedTypes& types) {
   const DType parameter = all.at(0, place).dtype();
   const DType gradient = all.at(1, place).dtype();
   const bool narrow = gradient == DType::bf16 || gradient == DType::f16;
@@ -116,7 +116,7 @@ void check_types(const Lists& all, std::size_t place, const Accepted& types) {
 }
 
 template <class Rule>
-void check_row(const Lists& all, std::size_t place, const Rule& rule, const Accepted& types) {
+void check_row(const Lists& all, std::size_t place, const Rule& rule, const AcceptedTypes& types) {
   for (std::size_t list = 0; list < all.lists; ++list) {
     const Tensor& x = all.at(list, place);
     if (!x) {

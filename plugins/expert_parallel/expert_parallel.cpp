@@ -27,7 +27,7 @@ class ExpertParallel final : public ParallelStyle {
 
   void apply(const StyleTarget& target) override {
     const nn::LayerSplit split = target.split("experts");
-    for (const nn::LayerSplit::Placed& placed : split.parameters) {
+    for (const nn::LayerSplit::ParameterPlacement& placed : split.parameters) {
       const std::int64_t experts = placed.parameter->value.size(0);
       if (experts % target.axis_size() != 0) {
         fail_input({.thing = fmt::format("module '{}'", target.module.name()),

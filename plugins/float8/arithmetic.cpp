@@ -59,11 +59,11 @@ Tensor with_dims_of_x(const Tensor& turned) {
   return ops::permute(turned, dims);
 }
 
-Quantized quantized(const Tensor& x, const Tensor& scale, DType type, Scales scales,
-                    CodesOrder order) {
+QuantizedTensor quantized(const Tensor& x, const Tensor& scale, DType type, Scales scales,
+                          CodesOrder order) {
   static const Op& op = find_op("quantize_f8");
   const Tensors made = call(op, {x, scale}, quantize_arguments(op, type, scales, order));
-  Quantized codes = {.as_x = {}, .turned = {}, .factor = made[1]};
+  QuantizedTensor codes = {.as_x = {}, .turned = {}, .factor = made[1]};
   if (order != CodesOrder::turned) {
     codes.as_x = made[0];
   }
@@ -112,11 +112,11 @@ Tensor scale_of(const Tensor& amax, DType type) {
   return ops::cast(ops::div(full({}, most(type), DType::f64, amax.device()), divisor), DType::f32);
 }
 
-Quantized quantize(const Tensor& x, DType type, Scales scales, CodesOrder order) {
+QuantizedTensor quantize(const Tensor& x, DType type, Scales scales, CodesOrder order) {
   return quantized(x, Tensor(), type, scales, order);
 }
 
-Quantized quantize(const Tensor& x, DType type, const Tensor& scale, CodesOrder order) {
+QuantizedTensor quantize(const Tensor& x, DType type, const Tensor& scale, CodesOrder order) {
   return quantized(x, scale, type, Scales::whole, order);
 }
 

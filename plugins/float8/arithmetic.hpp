@@ -27,7 +27,7 @@ enum class CodesOrder { as_x, turned, both };
 
 /// Codes with the factor that turns them back into values, 1 / scale: in f32, with extent 1 in the
 /// dims that share a scale.
-struct Quantized {
+struct QuantizedTensor {
   tessera::Tensor as_x;    // absent, if only turned ones were made
   tessera::Tensor turned;  // the same codes, a view with the dims of x; absent, if none were made
   tessera::Tensor factor;
@@ -38,10 +38,11 @@ struct Quantized {
   const tessera::Tensor& along_others() const { return turned ? turned : as_x; }
 };
 /// Scaled by the largest of the elements that share a scale; row-wise scales are powers of two.
-Quantized quantize(const tessera::Tensor& x, tessera::DType type, Scales scales, CodesOrder order);
+QuantizedTensor quantize(const tessera::Tensor& x, tessera::DType type, Scales scales,
+                         CodesOrder order);
 /// x * scale in f32, cut off at the type's largest numbers and rounded to the type.
-Quantized quantize(const tessera::Tensor& x, tessera::DType type, const tessera::Tensor& scale,
-                   CodesOrder order);
+QuantizedTensor quantize(const tessera::Tensor& x, tessera::DType type,
+                         const tessera::Tensor& scale, CodesOrder order);
 
 /// Codes of this rank's part of a tensor, as operands of products.
 struct Operand {

@@ -30,7 +30,7 @@ namespace {
 constexpr std::int64_t alignment = 16;  // of the extents of scaled products, as torchao has it
 
 /// What backward needs of a forward.
-struct Saved {
+struct SavedForward {
   std::shared_ptr<Weights> weights;
   std::shared_ptr<Weight> weight;
   SavedTensor values;  // what the weight's layer computed with: to see that it stays
@@ -42,8 +42,8 @@ struct Saved {
 };
 
 /// Codes of this rank's part of a tensor with the layout and shape of the whole.
-struct Coded {
-  Quantized local;
+struct ShardedCodes {
+  QuantizedTensor local;
   Layout layout;
   Dims shape;
 
@@ -55,8 +55,8 @@ struct Coded {
 };
 
 /// The weight's codes: with scales of rows or columns (row-wise), or of the whole (tensor-wise).
-Coded coded_weight(const Weights& weights, Weight& weight, Scales scales, bool keep,
-                   CodesOrder order) {
+ShardedCodes coded_weight(const Weights& weights, Weight& weight, Scales scales, bool keep,
+                          CodesOrder order) {
   const Tensor& whole = weight.parameter->use();
   return {weights.scaling() == Scaling::tensorwise
               ? weights.codes(weight, keep, order)
@@ -65,7 +65,7 @@ Coded coded_weight(const Weights& weights, Weight& weight, Scales scales, bool k
 }
 
 /// Codes of activations or of their gradient: row-wise with these scales.
-Coded coded(const Tensor& x, DType type, Scaling scaling, Scales scales, CodesOrder order) {
+ShardedCodes coded(const Tensor& x, DType type, Scaling scaling, Scales scales, CodesOrder order) {
   return {quantize(x.local(), type, scaling == Scaling::tensorwise ? Scales::whole : scales, order),
           x.layout(), x.shape()};
 }
@@ -76,13 +76,13 @@ CodesOrder order_for(bool along_last, bool along_others) {
   return !along_others ? CodesOrder::as_x : along_last ? CodesOrder::both : CodesOrder::turned;
 }
 
-Tensor gradient_of_x(const Saved& saved, const Coded& dy) {
-  const Coded weight =
+Tensor gradient_of_x(const SavedForward& saved, const ShardedCodes& dy) {
+  const ShardedCodes weight =
       coded_weight(*saved.weights, *saved.weight, Scales::columns, true, CodesOrder::turned);
   return gradient_of_input(dy.along_last(), weight.along_others(), saved.x_type);
 }
 
-Tensor gradient_of_weight(const Saved& saved, const Coded& dy) {
+Tensor gradient_of_weight(const SavedForward& saved, const ShardedCodes& dy) {
   const Scaling scaling = saved.weights->scaling();
   Operand x = saved.codes;
   if (scaling == Scaling::rowwise) {
@@ -93,7 +93,7 @@ Tensor gradient_of_weight(const Saved& saved, const Coded& dy) {
   return gradient_of_weight(dy.along_others(), x, saved.weight->parameter->use().dtype());
 }
 
-void backward_of(const Saved& saved, std::span<const Tensor> grads, std::span<Tensor> out) {
+void backward_of(const SavedForward& saved, std::span<const Tensor> grads, std::span<Tensor> out) {
   if (grad_enabled()) {
     fail({.thing = "Float8Linear",
           .wrong = "the graph of its gradient was requested (create_graph)",
@@ -105,7 +105,7 @@ void backward_of(const Saved& saved, std::span<const Tensor> grads, std::span<Te
     return coded(grads[0], gradient_type(scaling), scaling, scales, order);
   };
   if (scaling == Scaling::tensorwise) {  // a whole's codes are those of rows and of columns
-    const Coded dy = codes(Scales::whole, order_for(saved.needs_x, saved.needs_weight));
+    const ShardedCodes dy = codes(Scales::whole, order_for(saved.needs_x, saved.needs_weight));
     if (saved.needs_x) {
       out[0] = gradient_of_x(saved, dy);
     }
@@ -197,14 +197,14 @@ Tensor Float8Linear::product(const Tensor& x) {
   const Tensor& w = weight_->parameter->use();
   const Scaling scaling = weights_->scaling();
   const bool rowwise = scaling == Scaling::rowwise;
-  auto saved = std::make_shared<Saved>(Saved{.weights = weights_,
-                                             .weight = weight_,
-                                             .values = SavedTensor(w),
-                                             .x = {},
-                                             .codes = {},
-                                             .x_type = x.dtype(),
-                                             .needs_x = x.requires_grad(),
-                                             .needs_weight = w.requires_grad()});
+  auto saved = std::make_shared<SavedForward>(SavedForward{.weights = weights_,
+                                                           .weight = weight_,
+                                                           .values = SavedTensor(w),
+                                                           .x = {},
+                                                           .codes = {},
+                                                           .x_type = x.dtype(),
+                                                           .needs_x = x.requires_grad(),
+                                                           .needs_weight = w.requires_grad()});
   Tensor y;
   {
     const NoGrad no_grad;
@@ -212,9 +212,9 @@ Tensor Float8Linear::product(const Tensor& x) {
       weights_->ensure();
     }
     const bool keeps_codes = !rowwise && saved->needs_weight;
-    const Coded codes =
+    const ShardedCodes codes =
         coded(x, DType::f8e4m3, scaling, Scales::rows, order_for(true, keeps_codes));
-    const Coded weight =
+    const ShardedCodes weight =
         coded_weight(*weights_, *weight_, Scales::rows, is_training(), CodesOrder::as_x);
     y = linear(codes.along_last(), weight.along_last(), x.dtype());
     if (keeps_codes) {

@@ -114,7 +114,7 @@ void Weights::ensure() {
   }
 }
 
-Quantized Weights::codes(Weight& weight, bool keep, CodesOrder order) const {
+QuantizedTensor Weights::codes(Weight& weight, bool keep, CodesOrder order) const {
   const nn::Parameter& parameter = *weight.parameter;
   if (const auto& payloads = parameter.attached<parallel::GatheredPayloads>().tensors;
       !payloads.empty()) {
@@ -131,8 +131,8 @@ Quantized Weights::codes(Weight& weight, bool keep, CodesOrder order) const {
     return weight.codes;
   }
   const bool keeps = keep && parameter.attached<parallel::ComputedForm>().style.empty();
-  const Quantized codes = quantize(values, DType::f8e4m3, local_of(weight.scale->value),
-                                   keeps && keeps_turned_ ? CodesOrder::both : order);
+  const QuantizedTensor codes = quantize(values, DType::f8e4m3, local_of(weight.scale->value),
+                                         keeps && keeps_turned_ ? CodesOrder::both : order);
   if (keeps) {
     weight.codes = codes;
     weight.coded_memory = &memory;
@@ -147,11 +147,12 @@ void Weights::drop_codes() {
   }
 }
 
-std::vector<parallel::Payload> CodesExtension::payloads(const parallel::Gathered& gathered) const {
+std::vector<parallel::Payload> CodesExtension::payloads(
+    const parallel::GatheredParameter& gathered) const {
   return {{gathered.shape, DType::f8e4m3}};
 }
 
-void CodesExtension::pack(const parallel::Gathered&, const Tensor& shard,
+void CodesExtension::pack(const parallel::GatheredParameter&, const Tensor& shard,
                           std::span<const Tensor> parts) {
   const std::shared_ptr<Weights> weights = weights_.lock();
   const std::shared_ptr<Weight> weight = weight_.lock();
@@ -161,7 +162,8 @@ void CodesExtension::pack(const parallel::Gathered&, const Tensor& shard,
              quantize(shard, DType::f8e4m3, local_of(weight->scale->value), CodesOrder::as_x).as_x);
 }
 
-void CodesExtension::unpack(const parallel::Gathered&, std::span<const Tensor>, const Tensor&) {
+void CodesExtension::unpack(const parallel::GatheredParameter&, std::span<const Tensor>,
+                            const Tensor&) {
   fail({.thing = "Float8", .wrong = "gathered codes are not unpacked: the layer reads them"});
 }
 

@@ -16,7 +16,7 @@ struct Weight {
   const tessera::Storage* scaled_memory = nullptr;
   std::uint64_t scaled_version = 0;
   /// The codes of the values that forward computes with, while those stay; see Weights::codes.
-  Quantized codes = {};
+  QuantizedTensor codes = {};
   const tessera::Storage* coded_memory = nullptr;
   std::uint64_t coded_version = 0;
 };
@@ -43,7 +43,7 @@ class Weights {
   /// kept until drop_codes(), unless another style provides the values, which then come and go.
   /// Codes that are made here lie in memory as the product of the caller needs them. Tensor-wise
   /// scaling only.
-  Quantized codes(Weight& weight, bool keep, CodesOrder order) const;
+  QuantizedTensor codes(Weight& weight, bool keep, CodesOrder order) const;
   void drop_codes();
 
  private:
@@ -59,11 +59,11 @@ class CodesExtension final : public tessera::parallel::ShardExtension {
   CodesExtension(const std::shared_ptr<Weights>& weights, const std::shared_ptr<Weight>& weight)
       : weights_(weights), weight_(weight) {}
   std::vector<tessera::parallel::Payload> payloads(
-      const tessera::parallel::Gathered& gathered) const override;
-  void pack(const tessera::parallel::Gathered& gathered, const tessera::Tensor& shard,
+      const tessera::parallel::GatheredParameter& gathered) const override;
+  void pack(const tessera::parallel::GatheredParameter& gathered, const tessera::Tensor& shard,
             std::span<const tessera::Tensor> parts) override;
   bool has_values() const override { return false; }
-  void unpack(const tessera::parallel::Gathered& gathered,
+  void unpack(const tessera::parallel::GatheredParameter& gathered,
               std::span<const tessera::Tensor> payloads, const tessera::Tensor& values) override;
 
  private:

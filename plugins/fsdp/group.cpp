@@ -67,7 +67,7 @@ void Group::finish_gathering() {
   const std::uint64_t version = memory_.whole().storage().version();
   for (Member& m : memory_.members()) {
     std::vector<Tensor> payloads;
-    for (const Exchanged& x : m.exchanged) {
+    for (const GatheredTensor& x : m.exchanged) {
       payloads.push_back(x.whole);
     }
     m.extension->unpack(memory_.described(m), payloads, outermost(m.unsharded.local(), m.dim));
@@ -135,9 +135,10 @@ void Group::start_unshard() {
     m.gathered = version;
   }
   gathered_before_ = true;
-  ops::all_gather_into(memory_.all(&Exchanged::whole),
-                       memory_.all(memory_.keeps() ? &Exchanged::kept : &Exchanged::source),
-                       memory_.gathering_ranks(), memory_.identity());
+  ops::all_gather_into(
+      memory_.all(&GatheredTensor::whole),
+      memory_.all(memory_.keeps() ? &GatheredTensor::kept : &GatheredTensor::source),
+      memory_.gathering_ranks(), memory_.identity());
   state_ = State::gathering;
 }
 
@@ -169,7 +170,7 @@ void Group::unshard(bool again) {
     if (!memory_.has_values()) {
       std::vector<Tensor>& gathered = m.parameter->attach<parallel::GatheredPayloads>().tensors;
       gathered.clear();
-      for (const Exchanged& x : m.exchanged) {
+      for (const GatheredTensor& x : m.exchanged) {
         gathered.push_back(x.whole);
       }
     }
@@ -215,7 +216,7 @@ void Group::wait_readers(const std::vector<const Group*>& groups) {
     for (const Member& m : group->memory_.members()) {
       // A copy of an earlier recording was gathered in that one, which has waited for its readers.
       const bool is_old = GroupMemory::is_copied(m) && m.copied != recordings();
-      for (const Exchanged& x : m.exchanged) {
+      for (const GatheredTensor& x : m.exchanged) {
         if (x.source && !is_old) {  // else it was dropped: its memory is kept until it is read
           read.push_back(x.source);
         }

@@ -103,10 +103,10 @@ void GroupMemory::add(nn::ParameterPointer parameter, int dim,
       {.parameter = std::move(parameter), .dim = dim, .extension = std::move(extension)});
 }
 
-std::vector<Tensor> GroupMemory::all(Tensor Exchanged::* which) const {
+std::vector<Tensor> GroupMemory::all(Tensor GatheredTensor::* which) const {
   std::vector<Tensor> tensors;
   for (const Member& m : members_) {
-    for (const Exchanged& x : m.exchanged) {
+    for (const GatheredTensor& x : m.exchanged) {
       tensors.push_back(x.*which);
     }
   }
@@ -125,7 +125,7 @@ Layout GroupMemory::along_axes(Layout layout, Placement placement) const {
   return layout;
 }
 
-parallel::Gathered GroupMemory::described(const Member& m) const {
+parallel::GatheredParameter GroupMemory::described(const Member& m) const {
   return {*m.parameter, outermost(local_shape(*m.whole), m.dim), ranks_.size(), ranks_.rank()};
 }
 
@@ -253,7 +253,7 @@ void GroupMemory::copy_shard(Member& m) const {
   const MemoryScope scope(place ? MemoryCategory::communication : MemoryCategory::parameter);
   const PeersReadScope read;
   const Tensor shard = outermost(ops::to_device(m.shard, device_), m.dim);
-  for (Exchanged& x : m.exchanged) {
+  for (GatheredTensor& x : m.exchanged) {
     x.source = Tensor();
   }
   if (!m.extension) {
@@ -280,7 +280,7 @@ void GroupMemory::drop_copies() {
       if (!m.shard.is_meta()) {
         place->put_away(m.shard);
       }
-      for (Exchanged& x : m.exchanged) {
+      for (GatheredTensor& x : m.exchanged) {
         copies.push_back(std::exchange(x.source, Tensor()));
       }
     }
@@ -304,7 +304,7 @@ void GroupMemory::keep_part() {
   const PeersReadScope read;
   const int parts = keeping_ranks_.size();
   for (Member& m : members_) {
-    for (Exchanged& x : m.exchanged) {
+    for (GatheredTensor& x : m.exchanged) {
       const std::int64_t extent = x.whole.shape()[0];
       const std::int64_t first =
           std::min(extent, chunk_size(extent, parts) * keeping_ranks_.rank());
@@ -319,7 +319,7 @@ void GroupMemory::keep_part() {
 void GroupMemory::drop_part() {
   keeps_ = false;
   for (Member& m : members_) {
-    for (Exchanged& x : m.exchanged) {
+    for (GatheredTensor& x : m.exchanged) {
       x.kept = Tensor();
     }
   }

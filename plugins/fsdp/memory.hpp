@@ -21,7 +21,7 @@ struct Settings {
 };
 
 /// A tensor that is gathered, with the sharded dim outermost.
-struct Exchanged {
+struct GatheredTensor {
   tessera::Tensor whole = {};
   tessera::Tensor source = {};  // what peers gather
   tessera::Tensor kept = {};    // this rank's part between forward and backward
@@ -35,7 +35,7 @@ struct Member {
   tessera::Tensor shard = {};      // the parameter's local part as it was made
   /// The values, or the extension's payloads.
   std::vector<tessera::parallel::Payload> payloads = {};
-  std::vector<Exchanged> exchanged = {};
+  std::vector<GatheredTensor> exchanged = {};
   std::int64_t slot = 0;       // bytes from the start of the flat buffer of shards
   std::int64_t offset = 0;     // bytes from the start of the storage of whole values
   std::uint64_t gathered = 0;  // version of the shard's storage that was gathered last
@@ -63,7 +63,7 @@ class GroupMemory {
   std::vector<Member>& members() { return members_; }
   const std::vector<Member>& members() const { return members_; }
   /// What is gathered, of all members in their order.
-  std::vector<tessera::Tensor> all(tessera::Tensor Exchanged::* which) const;
+  std::vector<tessera::Tensor> all(tessera::Tensor GatheredTensor::* which) const;
   bool is_extended() const { return members_[0].extension != nullptr; }
   /// Whether whole values get memory.
   bool has_values() const { return !is_extended() || members_[0].extension->has_values(); }
@@ -74,7 +74,7 @@ class GroupMemory {
   void release();
   void restore();
 
-  tessera::parallel::Gathered described(const Member& m) const;
+  tessera::parallel::GatheredParameter described(const Member& m) const;
   /// Makes a member's unsharded leaf of this local tensor; it is frozen when the parameter is.
   void set_unsharded(Member& m, tessera::Tensor local) const;
   /// Whether peers gather a copy instead of the shard itself.

@@ -67,7 +67,7 @@ class Mpi final : public MessageTransport {
 
   void send(int to, std::vector<std::byte> head, std::span<const Part> parts,
             std::uint64_t token) override {
-    Sending& message = sending_.emplace_back(Sending{token, to, std::move(head), {}});
+    SendRequest& message = sending_.emplace_back(SendRequest{token, to, std::move(head), {}});
     message.requests.resize(1 + parts.size(), MPI_REQUEST_NULL);
     int error = MPI_Isend(message.head.data(), static_cast<int>(message.head.size()), MPI_BYTE, to,
                           head_tag, world_, message.requests.data());
@@ -85,12 +85,12 @@ class Mpi final : public MessageTransport {
     for (std::size_t from = 0; from < heads_.size(); ++from) {
       moved |= take_heads(static_cast<int>(from), receiver);
     }
-    moved |= std::erase_if(receiving_, [&](Receiving& message) {
+    moved |= std::erase_if(receiving_, [&](ReceiveRequest& message) {
                return complete(message.requests, message.from) &&
                       (receiver.arrived(message.token), true);
              }) != 0;
     moved |=
-        std::erase_if(sending_, [&](Sending& message) {
+        std::erase_if(sending_, [&](SendRequest& message) {
           return complete(message.requests, message.to) && (receiver.sent(message.token), true);
         }) != 0;
     for (const auto& [rank, why] : std::exchange(failed_, {})) {
@@ -108,7 +108,7 @@ class Mpi final : public MessageTransport {
   }
 
  private:
-  struct Sending {
+  struct SendRequest {
     std::uint64_t token;
     int to;
     std::vector<std::byte> head;
@@ -118,7 +118,7 @@ class Mpi final : public MessageTransport {
     std::vector<std::byte> bytes;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  struct Receiving {
+  struct ReceiveRequest {
     std::uint64_t token;
     int from;
     std::vector<MPI_Request> requests;
@@ -173,7 +173,7 @@ class Mpi final : public MessageTransport {
       }
       const Head head = std::move(heads.front());
       heads.pop_front();
-      Receiving message{0, from, {}};
+      ReceiveRequest message{0, from, {}};
       const std::vector<Part> places = receiver.arrive(from, head.bytes, message.token);
       message.requests.resize(places.size(), MPI_REQUEST_NULL);
       for (std::size_t i = 0; i < places.size(); ++i) {
@@ -199,8 +199,8 @@ class Mpi final : public MessageTransport {
   }
 
   MPI_Comm world_ = MPI_COMM_NULL;
-  std::list<Sending> sending_;
-  std::list<Receiving> receiving_;
+  std::list<SendRequest> sending_;
+  std::list<ReceiveRequest> receiving_;
   std::vector<std::deque<Head>> heads_;  // by sender
   std::vector<std::pair<int, std::string>> failed_;
 };

@@ -28,7 +28,7 @@ Config non_blocking() {
 
 }  // namespace
 
-Communicator::Communicator(Place place, const UniqueId& id) : place_(std::move(place)) {
+Communicator::Communicator(GroupMember place, const UniqueId& id) : place_(std::move(place)) {
   place_.device.make_current();
   Config config = non_blocking();
   try {

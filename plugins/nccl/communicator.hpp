@@ -18,7 +18,7 @@ namespace tessera::nccl {
 class Communicator {
  public:
   /// Where the rank is. `members`, for errors: "ranks 0, 1".
-  struct Place {
+  struct GroupMember {
     const cuda::Interop& device;
     std::string members;
     int rank = 0;
@@ -27,7 +27,7 @@ class Communicator {
   };
 
   /// Returns when all members have called it. Errors: NCCL's, such as two members on one GPU.
-  Communicator(Place place, const UniqueId& id);
+  Communicator(GroupMember place, const UniqueId& id);
   /// Another one of the same members, which all call it.
   Communicator(Communicator& same_members, WaitCheck check);
   Communicator(const Communicator&) = delete;
@@ -50,7 +50,7 @@ class Communicator {
   /// Errors: aborted.
   Comm handle() const;
 
-  const Place place_;
+  const GroupMember place_;
   std::mutex calls_;   // held from a call until NCCL has accepted it: calls may not overlap
   std::mutex handle_;  // held within a function of NCCL's, and to abort
   Comm comm_ = nullptr;

@@ -93,8 +93,8 @@ std::unique_ptr<collective::DeviceGroup> join(const DeviceGroupRequest& request)
     nccl::UniqueId id = {};
     std::memcpy(id.bytes, request.id.data(), std::min(sizeof(id.bytes), request.id.size()));
     first = std::make_shared<Communicator>(
-        Communicator::Place{*device, numbers_text("rank", request.ranks), request.rank,
-                            request.size, request.check},
+        Communicator::GroupMember{*device, numbers_text("rank", request.ranks), request.rank,
+                                  request.size, request.check},
         id);
     first_communicators().add(request, first);
   }

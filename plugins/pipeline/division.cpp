@@ -46,27 +46,27 @@ std::vector<double> costs_of(nn::LanguageModel& model) {
 }
 
 std::vector<std::size_t> balanced(const std::vector<double>& costs, std::size_t stages) {
-  struct Best {
+  struct BestDivision {
     double largest = std::numeric_limits<double>::infinity();
     double squares = std::numeric_limits<double>::infinity();
     std::size_t begin = 0;  // of the last stage
-    bool operator<(const Best& other) const {
+    bool operator<(const BestDivision& other) const {
       return std::pair(largest, squares) < std::pair(other.largest, other.squares);
     }
   };
   const std::size_t count = costs.size();
   // best[s][n]: the first n pieces in s stages.
-  std::vector<std::vector<Best>> best(stages + 1, std::vector<Best>(count + 1));
+  std::vector<std::vector<BestDivision>> best(stages + 1, std::vector<BestDivision>(count + 1));
   best[0][0] = {.largest = 0, .squares = 0};
   for (std::size_t s = 1; s <= stages; ++s) {
     for (std::size_t n = s; n <= count; ++n) {
       double cost = 0;
       for (std::size_t begin = n; begin-- > s - 1;) {
         cost += costs[begin];
-        const Best& before = best[s - 1][begin];
-        best[s][n] = std::min(best[s][n], Best{.largest = std::max(before.largest, cost),
-                                               .squares = before.squares + cost * cost,
-                                               .begin = begin});
+        const BestDivision& before = best[s - 1][begin];
+        best[s][n] = std::min(best[s][n], BestDivision{.largest = std::max(before.largest, cost),
+                                                       .squares = before.squares + cost * cost,
+                                                       .begin = begin});
       }
     }
   }

@@ -17,7 +17,7 @@ import tessera.collective;
 
 namespace tcp {
 
-Checksum::Tag sealed(Seals& seals, std::span<const std::byte> first,
+Checksum::Tag sealed(ChecksumSequence& seals, std::span<const std::byte> first,
                      std::span<const std::byte> second) {
   Checksum checksum = seals.next();
   checksum.add(first.data(), first.size());
@@ -25,7 +25,7 @@ Checksum::Tag sealed(Seals& seals, std::span<const std::byte> first,
   return checksum.tag();
 }
 
-void OutMessage::seal(Seals& seals, std::size_t bytes) {
+void OutMessage::seal(ChecksumSequence& seals, std::size_t bytes) {
   if (!begun) {
     begun = true;
     head_tag = tcp::sealed(seals, bytes_of(header), head);

@@ -6,10 +6,10 @@
 namespace tcp {
 
 using tessera::collective::Checksum;
+using tessera::collective::ChecksumSequence;
 using tessera::collective::MessageTransport;
 using tessera::collective::Proof;
 using tessera::collective::ProvenLink;
-using tessera::collective::Seals;
 
 inline constexpr std::size_t room_bytes = 128 << 10;  // for headers and heads that arrive
 
@@ -20,7 +20,7 @@ struct Header {
 };
 
 /// The checksum of one text or of two.
-Checksum::Tag sealed(Seals& seals, std::span<const std::byte> first,
+Checksum::Tag sealed(ChecksumSequence& seals, std::span<const std::byte> first,
                      std::span<const std::byte> second = {});
 
 /// The bytes of a value.
@@ -56,7 +56,7 @@ struct OutMessage {
   bool is_sealed() const { return begun && sealed == header.part_bytes; }
 
   /// Adds so many bytes of the parts to their checksum. Messages begin in the order of the link.
-  void seal(Seals& seals, std::size_t bytes);
+  void seal(ChecksumSequence& seals, std::size_t bytes);
 
   /// What is sealed and has not left, as pieces for a system call.
   void put_pieces(std::vector<iovec>& pieces);

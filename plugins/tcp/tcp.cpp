@@ -201,7 +201,7 @@ class Tcp final : public MessageTransport {
     return listeners;
   }
 
-  struct Guest {
+  struct JoiningRank {
     MessageStream stream;
     int rank = -1;
     std::string text{};
@@ -211,7 +211,7 @@ class Tcp final : public MessageTransport {
   /// Rank 0: gives all ranks the texts and addresses of all.
   std::vector<std::string> meet_all(const Endpoint& at, int size, std::string_view own) {
     gate_ = Gate(first_listeners(at), *key_, purposes());
-    std::vector<std::unique_ptr<Guest>> guests;
+    std::vector<std::unique_ptr<JoiningRank>> guests;
     const auto refuse = [&](const std::string& why,
                             tessera::ErrorKind kind = tessera::ErrorKind::input) {
       Writer writer;
@@ -230,7 +230,7 @@ class Tcp final : public MessageTransport {
     while (known() < size - 1) {
       for (ProvenLink& link : gate_.admit()) {
         if (link.purpose == meeting) {
-          guests.push_back(std::make_unique<Guest>(MessageStream(std::move(link))));
+          guests.push_back(std::make_unique<JoiningRank>(MessageStream(std::move(link))));
         }
       }
       for (const auto& guest : guests) {
@@ -285,7 +285,7 @@ class Tcp final : public MessageTransport {
   }
 
   /// Why the run cannot start; empty: it can. The rank stays -1 where it was something else.
-  std::string introduce(Guest& guest, const std::string& message, int size) {
+  std::string introduce(JoiningRank& guest, const std::string& message, int size) {
     try {
       Reader reader(message);
       if (reader.text() != magic) {
@@ -318,7 +318,7 @@ class Tcp final : public MessageTransport {
   }
 
   std::vector<std::string> join(const Endpoint& at, int size, std::string_view own) {
-    NotProven failure;
+    ProofFailure failure;
     std::optional<ProvenLink> link;
     tessera::Pause pause;
     while (!(link = connect_proven(at, *key_, purposes()[meeting], 2, failure))) {
@@ -413,7 +413,9 @@ class Tcp final : public MessageTransport {
 
   bool is_lost(int rank) const { return lost_.contains(rank); }
 
-  void lose(int rank, std::string_view why) { lost_.try_emplace(rank, Lost{std::string(why)}); }
+  void lose(int rank, std::string_view why) {
+    lost_.try_emplace(rank, LostConnection{std::string(why)});
+  }
 
   void report_lost(Receiver& receiver) {
     for (auto& [rank, lost] : lost_) {
@@ -612,17 +614,17 @@ class Tcp final : public MessageTransport {
     return take_tag(in, checksum);
   }
 
-  enum class Parsed { some, needs_more, damaged };
+  enum class ParseResult { some, needs_more, damaged };
 
   /// Handles what is in the room. False: the connection was ended.
   bool parse(InLink& in, Receiver& receiver) {
-    Parsed parsed = Parsed::some;
-    while (parsed == Parsed::some) {
+    ParseResult parsed = ParseResult::some;
+    while (parsed == ParseResult::some) {
       parsed = in.in_parts   ? parse_parts(in, receiver)
                : in.from < 0 ? parse_hello(in)
                              : parse_head(in, receiver);
     }
-    if (parsed == Parsed::damaged) {
+    if (parsed == ParseResult::damaged) {
       tessera::log(tessera::LogLevel::warning,
                    "the link with rank " + std::to_string(in.from) + ": " + std::string(changed));
       end_in(in, changed);
@@ -631,67 +633,67 @@ class Tcp final : public MessageTransport {
     return true;
   }
 
-  static Parsed parse_parts(InLink& in, Receiver& receiver) {
+  static ParseResult parse_parts(InLink& in, Receiver& receiver) {
     in.begin += take_parts(in, in.end - in.begin, in.room.data() + in.begin);
     if (in.parts.empty() && !in.checksum) {
       in.in_parts = false;
       receiver.arrived(in.token);
-      return Parsed::some;
+      return ParseResult::some;
     }
     if (!in.parts.empty() || in.end - in.begin < Checksum::size) {
       make_room(in, Checksum::size);
-      return Parsed::needs_more;
+      return ParseResult::needs_more;
     }
     if (!take_tag(in, *in.checksum)) {
-      return Parsed::damaged;
+      return ParseResult::damaged;
     }
     in.checksum.reset();
     in.in_parts = false;
     receiver.arrived(in.token);
-    return Parsed::some;
+    return ParseResult::some;
   }
 
-  Parsed parse_hello(InLink& in) const {
+  ParseResult parse_hello(InLink& in) const {
     Hello hello;
     if (in.end - in.begin < sizeof(hello) + Checksum::size) {
       make_room(in, sizeof(hello) + Checksum::size);
-      return Parsed::needs_more;
+      return ParseResult::needs_more;
     }
     std::memcpy(&hello, in.room.data() + in.begin, sizeof(hello));
     const bool twice = std::ranges::any_of(
         in_, [&](const auto& other) { return other.second->from == hello.from; });
     if (!take_sealed(in, sizeof(hello)) || hello.to != rank_ || hello.from < 0 ||
         hello.from >= static_cast<int>(out_.size()) || twice) {
-      return Parsed::damaged;
+      return ParseResult::damaged;
     }
     in.from = hello.from;
-    return Parsed::some;
+    return ParseResult::some;
   }
 
-  static Parsed parse_head(InLink& in, Receiver& receiver) {
+  static ParseResult parse_head(InLink& in, Receiver& receiver) {
     const std::size_t there = in.end - in.begin;
     Header header;
     if (there < sizeof(header)) {
       make_room(in, sizeof(header));
-      return Parsed::needs_more;
+      return ParseResult::needs_more;
     }
     std::memcpy(&header, in.room.data() + in.begin, sizeof(header));
     if (header.head_bytes > largest_head) {
-      return Parsed::damaged;
+      return ParseResult::damaged;
     }
     const std::size_t sealed_bytes = sizeof(header) + header.head_bytes;
     if (there < sealed_bytes + Checksum::size) {
       // The length is not proven yet: there is room for as much again as has come.
       make_room(in, std::min(sealed_bytes + Checksum::size, 2 * std::max(there, room_bytes)));
-      return Parsed::needs_more;
+      return ParseResult::needs_more;
     }
     const std::byte* const head = in.room.data() + in.begin + sizeof(header);
     if (!take_sealed(in, sealed_bytes)) {
-      return Parsed::damaged;
+      return ParseResult::damaged;
     }
     if (header.head_bytes == 0) {
       in.ended = true;
-      return Parsed::some;
+      return ParseResult::some;
     }
     in.parts = receiver.arrive(in.from, {head, header.head_bytes}, in.token);
     in.in_parts = true;
@@ -704,7 +706,7 @@ class Tcp final : public MessageTransport {
     if (awaited > 0) {
       in.checksum.emplace(in.link.in.next());
     }
-    return Parsed::some;
+    return ParseResult::some;
   }
 
   /// What is in the room moves to its begin, where so many bytes must fit.
@@ -719,7 +721,7 @@ class Tcp final : public MessageTransport {
     in.room.resize(std::max(in.room.size(), bytes));
   }
 
-  struct Lost {
+  struct LostConnection {
     std::string why;
     tessera::Stopwatch since{};
     bool reported = false;
@@ -734,7 +736,7 @@ class Tcp final : public MessageTransport {
   std::vector<OutLink> out_;                           // by rank
   std::map<int, std::unique_ptr<InLink>> in_;          // by descriptor
   std::map<int, std::pair<bool, int>> of_descriptor_;  // outgoing, to which rank
-  std::map<int, Lost> lost_;
+  std::map<int, LostConnection> lost_;
   bool begun_ = false;
 };
 

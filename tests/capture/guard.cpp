@@ -56,7 +56,7 @@ TEST_CASE("a guard is written, read and found") {
 TEST_CASE("a replay in which a guard differs is given up, with nothing changed") {
   const Tensor x = full({2}, 3);
   const Program program = program_of_step(x);
-  graph::Planned planned(program);
+  graph::PlannedExecutor planned(program);
   Replay replay(program);
   for (Executor* const executor :
        {static_cast<Executor*>(&planned), static_cast<Executor*>(&replay)}) {
@@ -71,7 +71,7 @@ TEST_CASE("a replay in which a guard differs is given up, with nothing changed")
     try {
       take(full({2}, 0.5));
       FAIL("the guard holds");
-    } catch (const GuardFailed& failed) {
+    } catch (const GuardFailure& failed) {
       CHECK(failed.number() == 0);
       CHECK(failed.now() == 0);
       CHECK(std::string(failed.what()).find("guard 'large' is 0, was 1") != std::string::npos);

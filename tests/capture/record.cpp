@@ -181,7 +181,7 @@ TEST_CASE("instructions say the part of the step that was named, and executors t
   CHECK(Program::parse(text).to_text() == text);
   std::vector<std::unique_ptr<Executor>> executors;
   executors.push_back(std::make_unique<Replay>(program));
-  executors.push_back(std::make_unique<graph::Planned>(program));
+  executors.push_back(std::make_unique<graph::PlannedExecutor>(program));
   for (const std::unique_ptr<Executor>& executor : executors) {
     std::vector<std::string> parts;
     executor->watch_parts([&](const std::string& part) { parts.push_back(part); });

@@ -70,7 +70,7 @@ StateDict state_of(double value) {
 
 bool equal(const Tensor& a, const Tensor& b) { return to_doubles(a) == to_doubles(b); }
 
-bool holds(const KeptStates& kept, double value) {
+bool holds(const MemoryStateStore& kept, double value) {
   const std::unique_ptr<TensorSource> source = kept.open();
   return kept.newest() == static_cast<std::int64_t>(value) && source->tensors().size() == 3 &&
          equal(source->read("rows"), numbers(value)) &&
@@ -82,7 +82,7 @@ bool holds(const KeptStates& kept, double value) {
 }  // namespace
 
 TEST_CASE("the newest state that all ranks have kept can be read, whole and in boxes") {
-  KeptStates kept(ranks);
+  MemoryStateStore kept(ranks);
   CHECK_FALSE(kept.newest());
   CHECK(contains(run_error([&] { kept.open(); }), "no state is in memory"));
   on_ranks(ranks, [&](int) {
@@ -99,7 +99,7 @@ TEST_CASE("the newest state that all ranks have kept can be read, whole and in b
 }
 
 TEST_CASE("the memory of two generations is used again and again") {
-  KeptStates kept(ranks);
+  MemoryStateStore kept(ranks);
   on_ranks(ranks, [&](int) {
     kept.keep(1, state_of(1));
     kept.keep(2, state_of(2));
@@ -116,7 +116,7 @@ TEST_CASE("the memory of two generations is used again and again") {
 }
 
 TEST_CASE("tensors that come later, and of single ranks, are kept too") {
-  KeptStates kept(ranks);
+  MemoryStateStore kept(ranks);
   on_ranks(ranks, [&](int rank) {
     StateDict state = state_of(1);
     kept.keep(1, state);
@@ -136,7 +136,7 @@ TEST_CASE("tensors that come later, and of single ranks, are kept too") {
 }
 
 TEST_CASE("a state that one rank has not kept is not whole, and the one before stays") {
-  KeptStates kept(ranks);
+  MemoryStateStore kept(ranks);
   struct NoCopies final : Mode {
     Tensors call(const Call&, NextCall&) override { fail("planted"); }
   };
@@ -160,8 +160,8 @@ TEST_CASE("a state that one rank has not kept is not whole, and the one before s
 }
 
 TEST_CASE("a machine keeps all that its ranks hold, and nothing else") {
-  KeptStates first(ranks, 0, 2);
-  KeptStates second(ranks, 2, 1);
+  MemoryStateStore first(ranks, 0, 2);
+  MemoryStateStore second(ranks, 2, 1);
   on_ranks(ranks, [&](int rank) {
     for (const std::int64_t step : {1, 2}) {
       (rank < 2 ? first : second).keep(step, state_of(static_cast<double>(step)));
@@ -185,8 +185,8 @@ TEST_CASE("a machine keeps all that its ranks hold, and nothing else") {
 }
 
 /// As launchers do: what `from` has of this step, into `to`.
-void copy(KeptStates& from, KeptStates& to, std::int64_t step) {
-  const std::optional<collective::KeptGeneration> state = from.generation(step);
+void copy(MemoryStateStore& from, MemoryStateStore& to, std::int64_t step) {
+  const std::optional<collective::StateGeneration> state = from.generation(step);
   REQUIRE(state);
   const std::vector<std::span<std::byte>> blocks = to.begin_copy(state->head);
   REQUIRE(blocks.size() == state->blocks.size());
@@ -198,9 +198,9 @@ void copy(KeptStates& from, KeptStates& to, std::int64_t step) {
 }
 
 TEST_CASE("a copy of a machine's states is what that machine has") {
-  KeptStates first(ranks, 0, 2);
-  KeptStates second(ranks, 2, 1);
-  KeptStates of_first(ranks, 0, 2);
+  MemoryStateStore first(ranks, 0, 2);
+  MemoryStateStore second(ranks, 2, 1);
+  MemoryStateStore of_first(ranks, 0, 2);
   const auto keep = [&](std::int64_t step) {
     on_ranks(ranks, [&](int rank) {
       (rank < 2 ? first : second).keep(step, state_of(static_cast<double>(step)));
@@ -225,7 +225,7 @@ TEST_CASE("a copy of a machine's states is what that machine has") {
   of_first.drop_after(3);
   CHECK(of_first.whole() == std::vector<std::int64_t>{3});
   // And back, into the memory of a machine that has nothing.
-  KeptStates again(ranks, 0, 2);
+  MemoryStateStore again(ranks, 0, 2);
   copy(of_first, again, 3);
   const Tensor back = full({6, 5}, 0);
   again.open()->read("rows", {{0, 0}, {6, 5}}, back);
@@ -235,7 +235,7 @@ TEST_CASE("a copy of a machine's states is what that machine has") {
 }
 
 TEST_CASE("the older generation stays until the newer one is copied") {
-  KeptStates kept(ranks);
+  MemoryStateStore kept(ranks);
   kept.expect_copies();
   CHECK(kept.wait_for_newer(-1, 0.01) == -1);
   std::thread copier([&] {
@@ -262,7 +262,7 @@ TEST_CASE("the older generation stays until the newer one is copied") {
 }
 
 TEST_CASE("a state outlives the processes that kept it, wherever one of them was killed") {
-  KeptStates kept(ranks);
+  MemoryStateStore kept(ranks);
   kept.set_told(3);
   const auto ranks_until = [&](std::int64_t last) {
     const pid_t child = fork();

@@ -56,7 +56,7 @@ Used code_of(const CacheFolder& folder, const std::string& key, int milliseconds
       use_cached_code({.key = key,
                        .extension = "text",
                        .otherwise = "the test fails",
-                       .make = [&](const std::string& file) -> CodeMade {
+                       .make = [&](const std::string& file) -> CompileOutcome {
                          std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
                          std::ofstream(folder.made_file(), std::ios::app) << "x";
                          std::ofstream(file) << "code of " << key;
@@ -151,7 +151,7 @@ TEST_CASE("the 200 files that were used last are kept") {
 
 TEST_CASE("why there is no code is said, and nothing is left of an attempt") {
   const CacheFolder folder;
-  const auto attempt = [&](const CodeMade& made) {
+  const auto attempt = [&](const CompileOutcome& made) {
     return use_cached_code({.key = "a",
                             .extension = "text",
                             .otherwise = "the test goes on",
@@ -163,7 +163,7 @@ TEST_CASE("why there is no code is said, and nothing is left of an attempt") {
   CHECK_THROWS_WITH(use_cached_code({.key = "a",
                                      .extension = "text",
                                      .otherwise = "the test goes on",
-                                     .make = [](const std::string&) -> CodeMade {
+                                     .make = [](const std::string&) -> CompileOutcome {
                                        fail({.thing = "a compiler", .wrong = "refuses the code"});
                                      },
                                      .use = [](const std::string&) -> std::string { return ""; }}),

@@ -98,7 +98,7 @@ std::set<Communicates> sent_by(const Op& op, collective::Communicator& group) {
   for (const std::vector<Tensor>& in : group_operands(op)) {
     for (const Attributes& arguments : group_arguments(op, group)) {
       try {
-        Sent sent;
+        CallKinds sent;
         const collective::ObserverScope scope(sent);
         call(op, in, arguments);
         return sent.kinds;

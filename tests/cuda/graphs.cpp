@@ -60,7 +60,7 @@ struct Steps {
 Steps steps_of(bool device_graphs, int moved = -1, Device place = cuda()) {
   next_order();
   Steps all;
-  graph::Planned planned(graph_test::program(step_text), false, nullptr, device_graphs);
+  graph::PlannedExecutor planned(graph_test::program(step_text), false, nullptr, device_graphs);
   Tensor weight = ops::to_device(numbers({8, 8}, 1), place);
   const Tensor kept = ops::to_device(numbers({4, 8}, 2), cuda());
   const std::uint64_t before = emulator_graph_launches();
@@ -171,7 +171,7 @@ TEST_CASE(
 }
 
 TEST_CASE("graphs of a device that has none are refused") {
-  graph::Planned planned(graph_test::program(step_text), false, nullptr, true);
+  graph::PlannedExecutor planned(graph_test::program(step_text), false, nullptr, true);
   CHECK_THROWS_WITH(planned.begin({{"rows", numbers({4, 8}, 0)},
                                    {"weight", numbers({8, 8}, 1)},
                                    {"kept", numbers({4, 8}, 2)}}),

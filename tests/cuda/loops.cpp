@@ -38,7 +38,7 @@ std::map<std::string, Tensor> inputs_of(const Program& program, int step, int de
 }
 
 /// Outputs and inputs after each of three steps; NaN as a number.
-std::vector<double> values_after(graph::Planned& planned, const StepVariables& variables,
+std::vector<double> values_after(graph::PlannedExecutor& planned, const StepVariables& variables,
                                  int device = 0) {
   std::vector<double> values;
   const auto add = [&](const Tensor& x) {
@@ -58,8 +58,8 @@ std::vector<double> values_after(graph::Planned& planned, const StepVariables& v
 
 graph::CompiledKernels same_bits(const Program& program, const StepVariables& variables = {},
                                  bool device_graphs = false) {
-  graph::Planned plain(program);
-  graph::Planned compiled(program, true, nullptr, device_graphs, cuda().type);
+  graph::PlannedExecutor plain(program);
+  graph::PlannedExecutor compiled(program, true, nullptr, device_graphs, cuda().type);
   INFO(program.to_text());
   const std::vector<double> wanted = values_after(plain, variables);
   const std::uint64_t before = emulator_launches();
@@ -114,7 +114,7 @@ TEST_CASE("loops of a GPU are compiled once, and another device finds them in th
   std::vector<double> values[2];
   for (const int device : {0, 1}) {
     const std::uint64_t before = emulator_compilations();
-    graph::Planned planned(program, true, nullptr, false, cuda().type);
+    graph::PlannedExecutor planned(program, true, nullptr, false, cuda().type);
     values[device] = values_after(planned, {}, device);
     CHECK(planned.compiled()->replaced == 2);
     CHECK(emulator_compilations() - before == (device == 0 ? 1 : 0));
@@ -137,7 +137,7 @@ TEST_CASE("a function that is no C++ is refused by NVRTC with the operator's rem
                                 "false; template <class T> static T value(T a) "
                                 "{ return a +; } };"};
            }});
-  graph::Planned planned(
+  graph::PlannedExecutor planned(
       graph_test::program("input %0: f32[8] = x\nsection step\n  %1: f32[8] = " + op.name +
                           "(%0)\n  %2: f32[8] = neg(%1)\noutput %2 = y\n"),
       true, nullptr, false, cuda().type);

@@ -276,7 +276,7 @@ TEST_CASE("a mixture of one source is that source's order") {
   const auto ten = std::make_shared<const Numbers>(10);
   const Mixture one({{ten, 3}}, 5, true);
   for (std::int64_t place = 0; place < 30; ++place) {
-    const Mixture::Place at = one.at(place);
+    const Mixture::SourceRow at = one.at(place);
     CHECK(at.row == Permutation(10, 5, static_cast<std::uint64_t>(place / 10))[place % 10]);
     CHECK(at.epoch == place / 10);
   }
@@ -293,7 +293,7 @@ TEST_CASE("each source of a mixture has its share, and each of its rows once an 
   std::vector<std::int64_t> counts(3);
   std::map<std::pair<std::size_t, std::int64_t>, std::multiset<std::int64_t>> seen;
   for (std::int64_t place = 0; place < 2000; ++place) {
-    const Mixture::Place at = mixture.at(place);
+    const Mixture::SourceRow at = mixture.at(place);
     ++counts[at.source];
     seen[{at.source, at.epoch}].insert(at.row);
     if (place == 999) {

@@ -28,7 +28,7 @@ import tessera.graph;
 #include "random_step.hpp"
 
 using namespace tessera;
-using graph::Planned;
+using graph::PlannedExecutor;
 using testing::Bits;
 
 namespace {
@@ -81,7 +81,7 @@ Bits bits_after(Executor& executor, unsigned seed, const StepVariables& variable
 
 /// Executes steps with the bits of the interpreter; returns what was compiled.
 graph::CompiledKernels same_bits(const Program& program, const StepVariables& variables = {}) {
-  Planned compiled(program, true);
+  PlannedExecutor compiled(program, true);
   Replay replay(program);
   for (unsigned step = 0; step < 3; ++step) {
     INFO(program.to_text());
@@ -196,9 +196,9 @@ TEST_CASE("what a chain writes is written, and other views of it are read afterw
                                     "output %3 = b\n"));
   CHECK(none.chains == 0);
 
-  Planned compiled(graph_test::program("input %0: f32[8] = x\nsection step\n  neg_(%0)\n"
-                                       "  %1: f32[8] = exp(%0)\noutput %1 = y\n"),
-                   true);
+  PlannedExecutor compiled(graph_test::program("input %0: f32[8] = x\nsection step\n  neg_(%0)\n"
+                                               "  %1: f32[8] = exp(%0)\noutput %1 = y\n"),
+                           true);
   const Tensor x = ops::zeros_like(values({8}, DType::f32, 1));
   const auto version = x.storage().version();
   compiled.begin({{"x", x}});
@@ -223,7 +223,7 @@ TEST_CASE("a chain of few elements waits for calls between its own, and takes th
       "output %7 = y\n");
   const graph::CompiledKernels made = same_bits(program, {.numbers = {{"scale", 0.375}}});
   CHECK((made.chains == 1 && made.replaced == 2));
-  Planned compiled(program, true);
+  PlannedExecutor compiled(program, true);
   CHECK(bits_after(compiled, 1, {.numbers = {{"scale", 0.5}}}) !=
         bits_after(compiled, 1, {.numbers = {{"scale", 0.25}}}));
 }
@@ -238,8 +238,8 @@ TEST_CASE("values within a chain need no memory, and a result may be where an op
       "  %4: f32[1024] = sub(%3, %2; alpha=1)\n"
       "  %5: f32[1024] = cumsum(%4; dim=0)\n"
       "output %5 = y\n");
-  Planned compiled(program, true);
-  Planned planned(program);
+  PlannedExecutor compiled(program, true);
+  PlannedExecutor planned(program);
   CHECK(bits_after(compiled, 1) == bits_after(planned, 1));
   CHECK(compiled.memory()->block_bytes == 8192);  // of the chain one array, and the result
   CHECK(planned.memory()->block_bytes == 12288);
@@ -467,9 +467,9 @@ TEST_CASE("an element that is no C++ is refused with the operator's remedy") {
   const Program program =
       graph_test::program("input %0: f32[8] = x\nsection step\n  %1: f32[8] = " + op.name +
                           "(%0)\n  %2: f32[8] = neg(%1)\noutput %2 = y\n");
-  const std::string error = testing::error_of([&] { Planned(program, true); });
+  const std::string error = testing::error_of([&] { PlannedExecutor(program, true); });
   CHECK(error.find("compiled kernels: ") == 0);
   CHECK(error.find("refuses the generated code: expected expression") != std::string::npos);
   CHECK(error.find("correct Op::element of the operator") != std::string::npos);
-  CHECK_NOTHROW(Planned(program));
+  CHECK_NOTHROW(PlannedExecutor(program));
 }

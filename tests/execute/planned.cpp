@@ -29,7 +29,7 @@ import tessera.graph;
 #include "program_text.hpp"
 
 using namespace tessera;
-using graph::Planned;
+using graph::PlannedExecutor;
 using testing::check;
 
 namespace {
@@ -60,7 +60,7 @@ std::vector<double> run(Executor& executor, const Tensor& x) {
 }
 
 /// Three steps of both executors with other inputs each.
-void same_bits(const Program& program, Planned& planned, const Dims& shape) {
+void same_bits(const Program& program, PlannedExecutor& planned, const Dims& shape) {
   Replay replay(program);
   for (int step = 0; step < 3; ++step) {
     const Tensor x = random(shape);
@@ -79,7 +79,7 @@ TEST_CASE("results take turns in one block, and in the place of operands that en
     }
     return ops::add(y, x);
   });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   CHECK(!planned.memory().has_value());
   same_bits(program, planned, {1024});
   REQUIRE(planned.memory().has_value());
@@ -91,7 +91,7 @@ TEST_CASE("results take turns in one block, and in the place of operands that en
 TEST_CASE("steps that a mode sees have no block beside the memory of their calls") {
   const Tensor x = random({1 << 16});
   const Program program = program_of_step(x, [&] { return ops::neg(ops::exp(x)); });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   const std::vector<double> expected = run(planned, x);
   CHECK(planned.memory().has_value());
   {
@@ -112,7 +112,7 @@ TEST_CASE("an operand that is used again is not overwritten, nor one that is use
     const Tensor c = ops::mul(a, a);
     return ops::add(ops::mul(b, c), a);
   });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   same_bits(program, planned, {64});
   // An operand that ends, beside another view of it.
   const Tensor square = random({64, 64});
@@ -120,7 +120,7 @@ TEST_CASE("an operand that is used again is not overwritten, nor one that is use
     const Tensor a = ops::exp(square);
     return ops::neg(ops::mul(a, ops::transpose(a, 0, 1)));
   });
-  Planned planned_views(of_views);
+  PlannedExecutor planned_views(of_views);
   same_bits(of_views, planned_views, {64, 64});
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("views and writes through them reach the memory that they are of") {
     ops::mul_(constants, full({4}, 2));  // a constant that is written is fresh in each step
     return ops::add(ops::sum(whole), ops::add(ops::sum(rows), ops::sum(constants)));
   });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   same_bits(program, planned, {6, 4});
 }
 
@@ -150,7 +150,7 @@ TEST_CASE("views that are copies have their place in the block") {
         ops::mul(ops::reshape(turned, {3, 8}), ops::reshape(ops::contiguous(turned), {3, 8})),
         ops::sum(ops::contiguous(inner)));
   });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   same_bits(program, planned, {6, 4});
   CHECK(planned.memory()->allocated == 0);
 }
@@ -162,7 +162,7 @@ TEST_CASE("what is written into an input stays, and its version moves") {
     return ops::sum(x);
   });
   const Tensor own = zeros({3});
-  Planned planned(program);
+  PlannedExecutor planned(program);
   const std::uint64_t version = own.storage().version();
   CHECK(run(planned, own) == std::vector<double>{3});
   CHECK(run(planned, own) == std::vector<double>{6});
@@ -206,7 +206,7 @@ TEST_CASE("memory that is released and restored, and random numbers, are as in t
     return all;
   };
   Replay replay(program);
-  Planned planned(program);
+  PlannedExecutor planned(program);
   const auto expected = steps(replay);
   CHECK(expected[0] != expected[1]);
   CHECK(steps(planned) == expected);
@@ -215,7 +215,7 @@ TEST_CASE("memory that is released and restored, and random numbers, are as in t
 TEST_CASE("more threads than when the block was planned have workspaces of their own") {
   const Tensor x = random({64, 300});
   const Program program = program_of_step(x, [&] { return ops::cumsum(ops::softmax(x, 0), 0); });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   Replay replay(program);
   const std::vector<double> expected = run(replay, x);
   ops::set_threads(1);
@@ -232,7 +232,7 @@ TEST_CASE("a step that failed leaves nothing behind, and errors name the instruc
     ops::sum(x).item();
     return y;
   });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   planned.begin({{"x", full({2}, 3)}});
   CHECK_THROWS_WITH(planned.run(SectionKind::step, {}),
                     Catch::Contains("replay: section 'step', instruction 3 (host.check(%2; 2)):"));
@@ -254,7 +254,7 @@ TEST_CASE("what ranks reduce is in the block, and what is issued is kept until i
       const Tensor sum = ops::all_reduce(ops::mul(meanwhile, x), ReduceOp::sum, group);
       return ops::add(ops::sum(sum), ops::sum(gathered.wait()));
     });
-    Planned planned(program);
+    PlannedExecutor planned(program);
     Replay replay(program);
     const std::vector<double> expected = run(replay, x);
     check(run(planned, x) == expected && run(planned, x) == expected, "the same bits");
@@ -264,7 +264,7 @@ TEST_CASE("what ranks reduce is in the block, and what is issued is kept until i
     check(memory.block_bytes >= (5 << 18) && memory.block_bytes < (5 << 18) + 4096,
           std::to_string(memory.block_bytes));
     // Where the others can read it, so nothing is copied to reduce it.
-    Planned of_sum(
+    PlannedExecutor of_sum(
         program_of_step(x, [&] { return ops::all_reduce(ops::exp(x), ReduceOp::sum, group); }));
     of_sum.begin({{"x", x}});
     of_sum.run(SectionKind::step, {});
@@ -281,7 +281,7 @@ TEST_CASE("what other ranks may read later is not in the block; alone, everythin
         "\ninput %0: f32[4096] = x\nsection step\n  %1: f32[4096] = exp(%0)\n";
     const auto allocated = [&](const std::string& ranks, const std::string& body, int size) {
       const std::string shape = "f32[" + std::to_string(size) + "]";
-      Planned planned(Program::parse(
+      PlannedExecutor planned(Program::parse(
           inputs + "  %2: " + shape + " = memory.empty()\n  " + body + "group=ranks " + ranks +
           ", identity=1)\n  wait(%2)\n  %3: f32[] = sum(%2; dims=[], keepdim=false)\noutput %3 "
           "= y\nend\n"));
@@ -312,7 +312,7 @@ TEST_CASE("what other ranks may read keeps its place until they have read it") {
     const std::string readers = "  wait_readers(%1; group=ranks 0 1)\n";
     const std::string end = "output %3 = y\nend\n";
     const auto memory_of = [&](const std::string& body) {
-      Planned planned(Program::parse(head + body + end));
+      PlannedExecutor planned(Program::parse(head + body + end));
       run(planned, full({4096}, 1));
       return *planned.memory();
     };
@@ -338,7 +338,7 @@ TEST_CASE("while a mode is installed it sees the calls, and the bits are the sam
   };
   const Tensor x = random({8});
   const Program program = program_of_step(x, [&] { return ops::neg(ops::exp(x)); });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   const std::vector<double> expected = run(planned, x);
   Counter counter;
   {
@@ -364,10 +364,10 @@ TEST_CASE("planned steps on a device have one block in its memory") {
     }
     return ops::add(y, from_values<float>(std::vector<float>(1024, 2.0F), {1024}));
   });
-  Planned on_cpu(program);
+  PlannedExecutor on_cpu(program);
   for (int number = 0; number < 3; ++number) {
     const Device device = testing::adversary(number);
-    Planned planned(program);
+    PlannedExecutor planned(program);
     for (int step = 0; step < 3; ++step) {
       const Tensor input = random({1024});
       CHECK(run(planned, ops::to_device(input, device)) == run(on_cpu, input));
@@ -443,7 +443,7 @@ TEST_CASE("steps of a device compute with what is kept in the host's memory") {
         found.push_back(to_doubles(x));
       }
     }
-    if (const auto* planned = dynamic_cast<const Planned*>(made.get())) {
+    if (const auto* planned = dynamic_cast<const PlannedExecutor*>(made.get())) {
       REQUIRE(planned->memory().has_value());                            // it is no replay
       CHECK(planned->memory()->in_block == (of_device == cpu ? 4 : 3));  // the norm is the host's
     }
@@ -468,8 +468,8 @@ TEST_CASE("planned steps on a device have the workspaces of its kernels") {
   const Tensor x = random({16});
   const Program program = program_of_step(x, [&] { return ops::neg(call_one(op, {x})); });
   const Device device = testing::adversary();
-  Planned on_cpu(program);
-  Planned there(program);
+  PlannedExecutor on_cpu(program);
+  PlannedExecutor there(program);
   CHECK(run(on_cpu, x) == std::vector<double>{-64});
   CHECK(run(there, ops::to_device(x, device)) == std::vector<double>{-4096});
   CHECK(there.memory()->block_bytes >= on_cpu.memory()->block_bytes + 4096 - 64);
@@ -491,7 +491,7 @@ TEST_CASE("where a device lacks a kernel, steps are the interpreter's") {
            }});
   const Tensor x = random({64});
   const Program program = program_of_step(x, [&] { return ops::neg(call_one(op, {x})); });
-  Planned planned(program);
+  PlannedExecutor planned(program);
   const Tensor on_device = ops::to_device(x, testing::adversary());
   CHECK(testing::error_of([&] {
           run(planned, on_device);

@@ -47,7 +47,7 @@ TEST_CASE("messages without sense of who has the key neither end nor crash machi
   std::atomic<int> sent{0};
   std::thread others([&] {
     std::mt19937 random(7);
-    NotProven failure;
+    ProofFailure failure;
     for (int i = 0; i < 30; ++i) {
       std::optional<ProvenLink> link;
       until(10, [&] {

@@ -50,14 +50,14 @@ constexpr std::size_t part_bytes = 200'000;
 const std::string head = "a head";
 
 /// The bytes of a message of rank 1, after those of the rank itself: see plugins/tcp.
-std::string sealed(Seals& seals, const std::string& text) {
+std::string sealed(ChecksumSequence& seals, const std::string& text) {
   Checksum checksum = seals.next();
   checksum.add(text.data(), text.size());
   const Checksum::Tag tag = checksum.tag();
   return text + std::string(reinterpret_cast<const char*>(tag.data()), tag.size());
 }
 
-std::string bytes_of_message(Seals& seals) {
+std::string bytes_of_message(ChecksumSequence& seals) {
   const std::array<std::uint64_t, 2> header = {head.size(), part_bytes};
   return sealed(seals,
                 std::string(reinterpret_cast<const char*>(header.data()), sizeof(header)) + head) +
@@ -66,7 +66,7 @@ std::string bytes_of_message(Seals& seals) {
 
 /// Rank 1 meets rank 0 at this port; where rank 0 listens for messages.
 Endpoint meet_first(const RunKey& key, int port) {
-  NotProven failure;
+  ProofFailure failure;
   std::optional<ProvenLink> link;
   REQUIRE(until(10, [&] {
     link = connect_proven({"localhost", port}, key, "ranks meet, job keys", 1, failure);
@@ -130,7 +130,7 @@ TEST_CASE("a message of a rank that is changed on the way is not used, and the r
 
   Receives receiver(part_bytes);
   std::optional<ProvenLink> link;
-  NotProven failure;
+  ProofFailure failure;
   std::thread connecting(
       [&] { link = connect_proven(first, key, "messages of ranks, job keys", 5, failure); });
   until(0.3, [&] {

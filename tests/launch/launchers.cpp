@@ -38,11 +38,11 @@ namespace {
 using Steps = std::vector<std::int64_t>;
 
 /// Says that it has states of these steps.
-class Holds final : public KeptMemory {
+class Holds final : public StateStore {
  public:
   explicit Holds(Steps steps) : steps_(std::move(steps)) {}
   std::vector<std::int64_t> whole() const override { return steps_; }
-  std::optional<KeptGeneration> generation(std::int64_t) const override { return std::nullopt; }
+  std::optional<StateGeneration> generation(std::int64_t) const override { return std::nullopt; }
   std::int64_t wait_for_newer(std::int64_t, double seconds) const override {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     return -1;

@@ -183,8 +183,8 @@ int heals(LaunchOptions options) {
   const LauncherPlace place = options.place.value();
   const int here = place.ranks_of(options.ranks);
   const int before = (place.machine + place.machines - 1) % place.machines;
-  KeptStates own(options.ranks, place.machine * here, here);
-  KeptStates of_other(options.ranks, before * here, here);
+  MemoryStateStore own(options.ranks, place.machine * here, here);
+  MemoryStateStore of_other(options.ranks, before * here, here);
   own.expect_copies();
   std::int64_t from = -1;
   options.kept = &own;

@@ -38,16 +38,17 @@ constexpr std::int64_t width = 6;
 /// them.
 class Halves final : public parallel::ShardExtension {
  public:
-  std::vector<parallel::Payload> payloads(const parallel::Gathered& gathered) const override {
+  std::vector<parallel::Payload> payloads(
+      const parallel::GatheredParameter& gathered) const override {
     return {{gathered.shape, DType::f64}, {{gathered.ranks}, DType::i32}};
   }
-  void pack(const parallel::Gathered&, const Tensor& shard,
+  void pack(const parallel::GatheredParameter&, const Tensor& shard,
             std::span<const Tensor> parts) override {
     ops::copy_(parts[0], ops::mul_scalar(shard, 0.5));
     ops::copy_(parts[1], full({1}, static_cast<double>(++packed_), DType::i32));
   }
   bool has_values() const override { return false; }
-  void unpack(const parallel::Gathered&, std::span<const Tensor>, const Tensor&) override {
+  void unpack(const parallel::GatheredParameter&, std::span<const Tensor>, const Tensor&) override {
     fail("unpack() was called");
   }
 

@@ -231,15 +231,16 @@ class Extending final : public parallel::ParallelStyle {
 
 class TwoParts final : public parallel::ShardExtension {
  public:
-  std::vector<parallel::Payload> payloads(const parallel::Gathered& gathered) const override {
+  std::vector<parallel::Payload> payloads(
+      const parallel::GatheredParameter& gathered) const override {
     return {{gathered.shape, DType::bf16}, {gathered.shape, gathered.parameter.value.dtype()}};
   }
-  void pack(const parallel::Gathered&, const Tensor& shard,
+  void pack(const parallel::GatheredParameter&, const Tensor& shard,
             std::span<const Tensor> parts) override {
     ops::copy_(parts[0], ops::cast(shard, DType::bf16));
     ops::copy_(parts[1], ops::sub(shard, ops::cast(parts[0], shard.dtype())));
   }
-  void unpack(const parallel::Gathered&, std::span<const Tensor> payloads,
+  void unpack(const parallel::GatheredParameter&, std::span<const Tensor> payloads,
               const Tensor& values) override {
     ops::copy_(values, ops::add(payloads[1], ops::cast(payloads[0], payloads[1].dtype())));
   }

@@ -418,7 +418,7 @@ TEST_CASE("a step is not captured ahead as long as other stages are guessed", "[
     return error_of([&] { on_meta(rank, [&] { runs::Trainer(run, setup, {}).capture(); }); });
   };
   CHECK(contains(captured(0), "is planned before the stages that it gets hidden states from"));
-  setup.states = std::make_shared<PlannedStates>();
+  setup.states = std::make_shared<StageStates>();
   // Rank 0 has the first stage and the last one, rank 1 those between.
   CHECK(contains(captured(0), "what its stages tell each other was not planned"));
   CHECK(contains(captured(1), "what its stages tell each other was not planned"));

@@ -78,7 +78,7 @@ TEST_CASE("other memory: a value that is stored and fetched has its bits in ever
   const std::vector<double> expected = replayed(kept);
   const auto memory = std::make_shared<CountedMemory>();
   Replay replay(offloaded, memory);
-  graph::Planned planned(offloaded, false, memory);
+  graph::PlannedExecutor planned(offloaded, false, memory);
   for (int step = 1; step <= 3; ++step) {
     CHECK(result_of(replay) == expected);
     CHECK(result_of(planned) == expected);
@@ -95,7 +95,7 @@ TEST_CASE("other memory: it takes nothing of the device's") {
   CHECK(graph::bytes_elsewhere(offloaded) == 1024);
   CHECK(graph::bytes_elsewhere(kept) == 0);
   CHECK(graph::statistics_of(offloaded).peak < graph::statistics_of(kept).peak);
-  graph::Planned planned(offloaded, false, std::make_shared<CountedMemory>());
+  graph::PlannedExecutor planned(offloaded, false, std::make_shared<CountedMemory>());
   result_of(planned);
   CHECK(planned.memory()->block_bytes + 1024 == graph::planned_bytes(offloaded));
 }
@@ -112,7 +112,7 @@ TEST_CASE("other memory: the text says which tensors are there, and is read back
 }
 
 TEST_CASE("other memory: without it, and where it has no space, a step is an error") {
-  graph::Planned planned(offloaded);
+  graph::PlannedExecutor planned(offloaded);
   CHECK(error_of([&] { result_of(planned); }).find("there is no place; pass a MemoryPlace") !=
         std::string::npos);
   const auto full = std::make_shared<CountedMemory>();
@@ -187,7 +187,7 @@ TEST_CASE("a budget of memory: what cannot be computed again is kept elsewhere")
   CHECK(fit.fetched == 1);
   CHECK(fit.calls == 0);
   CHECK(graph::bytes_elsewhere(changed) == 1024);
-  graph::Planned planned(changed, false, std::make_shared<CountedMemory>());
+  graph::PlannedExecutor planned(changed, false, std::make_shared<CountedMemory>());
   CHECK(result_of(planned) == expected);
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("a budget of memory: a value is stored once and fetched for what is ma
                         {.computing = {.bytes = 1}, .offloading = graph::OffloadRates{1e9, 1e9}});
   CHECK(fit.stored >= 1);
   CHECK(fit.fetched > fit.stored);
-  graph::Planned planned(changed, false, std::make_shared<CountedMemory>());
+  graph::PlannedExecutor planned(changed, false, std::make_shared<CountedMemory>());
   CHECK(result_of(planned) == expected);
 }
 
@@ -276,7 +276,7 @@ TEST_CASE("a budget of memory: no choice of values to keep elsewhere needs less 
   Program changed = none;
   const graph::MemoryFit fit = graph::fit_memory(changed, least, free_copies);
   CHECK(fit.bytes <= least);
-  graph::Planned planned(changed, false, std::make_shared<CountedMemory>());
+  graph::PlannedExecutor planned(changed, false, std::make_shared<CountedMemory>());
   CHECK(result_of(planned) == expected);
 }
 

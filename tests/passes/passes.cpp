@@ -62,7 +62,7 @@ std::string after(const std::vector<std::string>& passes, const std::string& bod
   graph::run_passes(changed, passes);
   const auto expected = bits<Replay>(program(body));
   CHECK(bits<Replay>(changed) == expected);
-  CHECK(bits<graph::Planned>(changed) == expected);
+  CHECK(bits<graph::PlannedExecutor>(changed) == expected);
   CHECK(Program::parse(changed.to_text()).to_text() == changed.to_text());
   return body_of(changed);
 }

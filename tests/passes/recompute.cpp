@@ -61,7 +61,7 @@ Changed recomputed(const std::string& body) {
   changed.before = reports[1].peak_before;
   changed.after = reports[1].peak_after;
   CHECK(result_by<Replay>(changed.program) == expected);
-  CHECK(result_by<graph::Planned>(changed.program) == expected);
+  CHECK(result_by<graph::PlannedExecutor>(changed.program) == expected);
   return changed;
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("a budget of memory is met, by products where nothing else suffices, o
     const graph::MemoryFit fit = graph::fit_memory(changed, budget);
     CHECK(fit.bytes <= budget);
     CHECK(fit.calls == static_cast<int>(made_again(changed).size()));
-    graph::Planned planned(changed);
+    graph::PlannedExecutor planned(changed);
     CHECK(result_of(planned) == expected);
     CHECK(planned.memory()->block_bytes + inputs == fit.bytes);
     CHECK(result_by<Replay>(changed) == expected);

@@ -39,7 +39,7 @@ TEST_CASE("a plugin is found by kind and name, and loaded only when it is asked 
   CHECK(host.loaded().front().version == "1.2.3");
   CHECK(host.loaded().front().file == file);
 
-  const std::vector<plugin::Found> all = host.list();
+  const std::vector<plugin::PluginFile> all = host.list();
   REQUIRE(all.size() == 2);
   CHECK(all[0].loaded);
   CHECK_FALSE(all[1].loaded);
@@ -139,7 +139,7 @@ TEST_CASE("the working directory is never searched") {
   const fs::path before = fs::current_path();
   fs::current_path(folder.path());
   plugin::Host host;
-  for (const plugin::Found& found : host.list()) {
+  for (const plugin::PluginFile& found : host.list()) {
     CHECK(found.file.find(folder.path().string()) == std::string::npos);
   }
   CHECK_THROWS_AS(host.find<Greeter>("Hello"), Error);

@@ -161,7 +161,7 @@ TEST_CASE("a save in the background that fails stops the run, and names the last
 TEST_CASE("ranks that start again from a state in memory save what was due and is missing") {
   const auto saved = [](std::int64_t every, bool last, std::int64_t before) {
     const Folder folder;
-    KeptStates kept(2);
+    MemoryStateStore kept(2);
     on_ranks(2, [&](int /*rank*/) {
       HeavyTraining heavy(10);
       Training& training = heavy.training;

@@ -88,7 +88,7 @@ std::map<std::string, std::vector<double>> results_of(Executor& executor, const 
 
 void same_bits(const Program& before, const Program& after) {
   Replay replay(before);
-  graph::Planned planned(after);
+  graph::PlannedExecutor planned(after);
   for (const double first : {0.5, -7.0}) {
     const Tensor x = rows(first);
     check(results_of(replay, deep_copy(x)) == results_of(planned, deep_copy(x)), "the same bits");

@@ -106,12 +106,12 @@ BoundTime time_of_bound(const KernelRow& row, int threads) {
   if (row.bound == KernelBound::partial) return {sort(row, threads), "std::partial_sort"};
   const double streaming =
       stream(static_cast<std::size_t>(row.read), static_cast<std::size_t>(row.written), threads);
-  const auto computing = [&](ops::Computed what, double count) {
+  const auto computing = [&](ops::ComputeKind what, double count) {
     const auto share = static_cast<std::int64_t>(count) / threads;
     return count == 0 ? 0.0 : seconds_on_threads(threads, [&](int) { ops::compute(what, share); });
   };
-  const double exponentials = computing(ops::Computed::exponentials, row.exponentials);
-  const double random = computing(ops::Computed::random_words, row.random_words);
+  const double exponentials = computing(ops::ComputeKind::exponentials, row.exponentials);
+  const double random = computing(ops::ComputeKind::random_words, row.random_words);
   if (exponentials + random <= streaming) return {streaming, "stream"};
   return {exponentials + random, random == 0         ? "exponentials"
                                  : exponentials == 0 ? "random words"

@@ -214,14 +214,14 @@ void export_adapter(const ExportArguments& arguments, const CheckpointReader& re
       tensors, updates.size(), dtype, arguments.folder);
 }
 
-struct Written {
+struct ExportedFiles {
   std::size_t tensors = 0;
   std::string with = {};  // the further files, in words
 };
 
-Written write_hub(const CheckpointReader& reader, const hub::ModelShape& model,
-                  const TensorSource& named, const ExportArguments& arguments,
-                  const fs::path& folder) {
+ExportedFiles write_hub(const CheckpointReader& reader, const hub::ModelShape& model,
+                        const TensorSource& named, const ExportArguments& arguments,
+                        const fs::path& folder) {
   write_text((folder / "config.json").string(), hub::hub_config(model));
   write_text((folder / "generation_config.json").string(), hub::generation_config(model));
   const std::size_t tensors =
@@ -275,9 +275,9 @@ void check_same_model(const hub::ModelShape& model, const hub::ModelShape& read,
   }
 }
 
-Written write_gguf(const CheckpointReader& reader, const hub::ModelShape& model,
-                   const TensorSource& named, const ExportArguments& arguments,
-                   const fs::path& folder) {
+ExportedFiles write_gguf(const CheckpointReader& reader, const hub::ModelShape& model,
+                         const TensorSource& named, const ExportArguments& arguments,
+                         const fs::path& folder) {
   hub::ModelShape plain = model;
   plain.dtype = "float32";  // the tensors have their own
   const std::string config = hub::hub_config(plain);
@@ -347,7 +347,7 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     export_adapter(arguments, reader, updates, model);
     return 0;
   }
-  Written written;
+  ExportedFiles written;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     const hub::HubExport named(merged, "model.", hub::family_of(model), hub::sizes_of(model));
     const auto texts = run_texts(reader);

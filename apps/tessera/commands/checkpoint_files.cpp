@@ -43,15 +43,15 @@ std::uint64_t bytes_of(const TensorSource& source) {
 }
 
 /// Statements of a run's checkpoint about its run; null members where there is none.
-struct About {
+struct RunStatements {
   nlohmann::json fingerprint;
   std::string model;
   std::string mesh;
   std::string written_by;  // the version of Tessera; empty: one that does not say
 };
 
-About about(const TensorSource& source) {
-  About result;
+RunStatements about(const TensorSource& source) {
+  RunStatements result;
   nlohmann::json meta = parse_json(source.meta());
   if (meta.contains("model")) {
     const hub::ModelShape model = hub::stored_model(source.meta(), source.path());
@@ -85,7 +85,7 @@ Json scalar_json(const StateDict::Scalar& scalar) {
   return std::visit([](const auto& value) { return Json(value); }, scalar);
 }
 
-void print_json(const OpenedTensors& opened, const About& run) {
+void print_json(const OpenedTensors& opened, const RunStatements& run) {
   const TensorSource& source = *opened.source;
   Json json = {{"format", opened.format}, {"path", source.path()}, {"bytes", bytes_of(source)}};
   if (std::ranges::any_of(source.tensors(), [&](const auto& tensor) {
@@ -143,9 +143,9 @@ bool have_one_base(const TensorSource& first, const TensorSource& second) {
 }
 
 /// One of two that are compared: with the tensors of its base, unless both have the same ones.
-class Compared {
+class ComparedSource {
  public:
-  Compared(const OpenedTensors& opened, const std::string& moved, bool alike)
+  ComparedSource(const OpenedTensors& opened, const std::string& moved, bool alike)
       : stored_(*opened.source) {
     if (stored_.base() && !alike) {
       whole_.emplace(stored_.path(), OpenFiles::when_read, hub::BaseUse::values, moved);
@@ -175,7 +175,7 @@ std::string difference_text(const TensorDifference& d) {
 int run_checkpoint_info(const std::string& path, bool json) {
   const OpenedTensors opened = open_tensors(path);
   const TensorSource& source = *opened.source;
-  const About run = about(source);
+  const RunStatements run = about(source);
   if (json) {
     print_json(opened, run);
     return 0;
@@ -225,8 +225,8 @@ int run_checkpoint_diff(const DiffArguments& arguments) {
   const CompareOptions options{.first_prefix = weights_prefix(first, second),
                                .second_prefix = weights_prefix(second, first)};
   const bool alike = have_one_base(*first.source, *second.source);
-  const Compared one(first, arguments.base, alike);
-  const Compared other(second, arguments.base, alike);
+  const ComparedSource one(first, arguments.base, alike);
+  const ComparedSource other(second, arguments.base, alike);
   const std::vector<TensorDifference> differences =
       compare_tensors(one.tensors(), other.tensors(), options);
   if (arguments.json) {

@@ -26,13 +26,13 @@ namespace tessera::app {
 namespace {
 
 /// The data of a run, as it opens them.
-struct Opened {
+struct OpenedData {
   runs::RunSpec config;
   std::shared_ptr<const runs::LanguageTask> task;
 };
 
-Opened opened(const TrainArguments& arguments) {
-  Opened all;
+OpenedData opened(const TrainArguments& arguments) {
+  OpenedData all;
   all.config = load_run_config(arguments);
   all.task = runs::open_language_task(all.config);
   return all;
@@ -64,7 +64,7 @@ struct ShownToken {
 /// The tokens of a row, without the padding behind it.
 std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, std::int64_t row) {
   const runs::Batch batch = data.rows(step, row, 1);
-  const data::Mixture::Place place = data.place_of(step, row);
+  const data::Mixture::SourceRow place = data.place_of(step, row);
   const data::RowSource& source = data.training().source(place.source);
   std::vector<ShownToken> tokens;
   for (const data::DocumentPlace& document : source.documents(place.row)) {
@@ -83,7 +83,7 @@ std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, 
 
 std::string title_of(const runs::Dataset& data, std::int64_t step, std::int64_t row,
                      const std::vector<ShownToken>& tokens) {
-  const data::Mixture::Place place = data.place_of(step, row);
+  const data::Mixture::SourceRow place = data.place_of(step, row);
   const runs::OpenedSource& source = data.sources()[place.source];
   const std::string where = data.training().source(place.source).where(place.row);
   const std::string from = source.documents ? where : fmt::format("{}, {}", source.key, where);
@@ -128,7 +128,7 @@ std::string as_html(const runs::Dataset& data, const std::vector<ShownToken>& to
 }  // namespace
 
 int run_data_show(const TrainArguments& arguments, const DataShowArguments& shown) {
-  const Opened run = opened(arguments);
+  const OpenedData run = opened(arguments);
   const std::int64_t batch = run.config.train.batch;
   std::string page(shown.html.empty() ? "" : page_head);
   for (std::int64_t i = 0; i < shown.rows; ++i) {
@@ -149,7 +149,7 @@ int run_data_show(const TrainArguments& arguments, const DataShowArguments& show
 }
 
 int run_data_check(const TrainArguments& arguments) {
-  const Opened run = opened(arguments);
+  const OpenedData run = opened(arguments);
   const runs::Dataset& data = run.task->data();
   TableRows rows = data_rows(run.config, data);
   for (const runs::OpenedSource& source : data.sources()) {

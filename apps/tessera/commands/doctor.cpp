@@ -22,7 +22,7 @@ namespace {
 constexpr std::string_view cuda_problem = TESSERA_CUDA_PROBLEM;
 
 /// Where plugins come from and how many: "6 usable, 1 refused".
-std::string plugin_count(const std::vector<plugin::Found>& all) {
+std::string plugin_count(const std::vector<plugin::PluginFile>& all) {
   const auto refused =
       std::ranges::count_if(all, [](const auto& found) { return !found.refusals.empty(); });
   return fmt::format("{} usable{}", all.size() - static_cast<std::size_t>(refused),
@@ -31,8 +31,9 @@ std::string plugin_count(const std::vector<plugin::Found>& all) {
 
 /// Calls use(the offer's name, the plugin's file name) for each offer of a kind by a usable plugin.
 template <class Use>
-void for_each_offer(const std::vector<plugin::Found>& all, std::string_view kind, const Use& use) {
-  for (const plugin::Found& found : all) {
+void for_each_offer(const std::vector<plugin::PluginFile>& all, std::string_view kind,
+                    const Use& use) {
+  for (const plugin::PluginFile& found : all) {
     if (!found.refusals.empty() || !found.stamp) {
       continue;
     }
@@ -45,7 +46,7 @@ void for_each_offer(const std::vector<plugin::Found>& all, std::string_view kind
 }
 
 /// Kinds of devices that usable plugins provide, each with its plugin.
-std::string devices_in_words(const std::vector<plugin::Found>& all) {
+std::string devices_in_words(const std::vector<plugin::PluginFile>& all) {
   std::string text = "cpu";
   for_each_offer(all, DevicePlugin::plugin_kind.name,
                  [&](const std::string& name, const std::string& file) {
@@ -62,7 +63,7 @@ struct DeviceLibraries {
   TableRows rows;
   std::vector<std::string> advice;
 };
-DeviceLibraries libraries_of_devices(const std::vector<plugin::Found>& all) {
+DeviceLibraries libraries_of_devices(const std::vector<plugin::PluginFile>& all) {
   DeviceLibraries libraries;
   for_each_offer(
       all, DevicePlugin::plugin_kind.name, [&](const std::string& name, const std::string&) {
@@ -91,7 +92,7 @@ DeviceLibraries libraries_of_devices(const std::vector<plugin::Found>& all) {
 }
 
 /// What moves data between the devices of each kind, with its library or why there is none.
-TableRows collectives_in_words(const std::vector<plugin::Found>& all) {
+TableRows collectives_in_words(const std::vector<plugin::PluginFile>& all) {
   using collective::CollectivesPlugin;
   TableRows rows;
   for_each_offer(all, CollectivesPlugin::plugin_kind.name,
@@ -112,7 +113,7 @@ TableRows collectives_in_words(const std::vector<plugin::Found>& all) {
 
 int run_doctor() {
   const Machine m = look_at_machine();
-  const std::vector<plugin::Found> plugins = plugin::Host().list();
+  const std::vector<plugin::PluginFile> plugins = plugin::Host().list();
   const std::string quota =
       m.core_quota > 0 ? fmt::format(", {:.1f} cores' time allowed", m.core_quota) : "";
   const std::string limit =
@@ -142,7 +143,7 @@ int run_doctor() {
     text += fmt::format("  GPUs of NVIDIA are not supported by this build: {}; see docs/cuda.md.\n",
                         cuda_problem);
   }
-  for (const plugin::Found& found : plugins) {
+  for (const plugin::PluginFile& found : plugins) {
     if (!found.refusals.empty()) {
       text +=
           fmt::format("  The plugin {} is refused; tessera plugin check {} prints the reason.\n",

@@ -36,7 +36,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using plugin::CheckReport;
-using plugin::Found;
+using plugin::PluginFile;
 using plugin::Stamp;
 
 constexpr int wrong_input = 2;
@@ -97,7 +97,7 @@ plugin::SearchOptions search_of(const PluginArguments& arguments) {
 }
 
 /// A line for each name that several usable files of different content provide.
-std::vector<std::string> conflicts_of(const std::vector<Found>& all) {
+std::vector<std::string> conflicts_of(const std::vector<PluginFile>& all) {
   std::vector<std::string> lines;
   for (auto a = all.begin(); a != all.end(); ++a) {
     for (auto b = a + 1; b != all.end(); ++b) {
@@ -117,13 +117,13 @@ std::vector<std::string> conflicts_of(const std::vector<Found>& all) {
 }
 
 int run_list(const PluginArguments& arguments) {
-  const std::vector<Found> all = plugin::Host(search_of(arguments)).list();
+  const std::vector<PluginFile> all = plugin::Host(search_of(arguments)).list();
   if (all.empty()) {
     print(fmt::format("No plugin was found.\n{}\n", order_of_search));
     return 0;
   }
   TableRows rows{{"name", "kind", "version", "state", "provides", "file"}};
-  for (const Found& found : all) {
+  for (const PluginFile& found : all) {
     const Stamp stamp = found.stamp.value_or(Stamp{});
     const std::string state =
         !found.refusals.empty() ? "refused" : (found.loaded ? "loaded" : "usable");
@@ -132,7 +132,7 @@ int run_list(const PluginArguments& arguments) {
          stamp.version.empty() ? "?" : stamp.version, state, offers_of(stamp, false), found.file});
   }
   std::string text = format_table(rows, "");
-  for (const Found& found : all) {
+  for (const PluginFile& found : all) {
     if (!found.refusals.empty()) {
       text += fmt::format("\n{} is refused:\n", found.file);
     }
@@ -154,7 +154,7 @@ std::string file_of(const PluginArguments& arguments) {
   }
   std::vector<std::string> known;
   std::string refused;
-  for (const Found& found : plugin::Host(search_of(arguments)).list()) {
+  for (const PluginFile& found : plugin::Host(search_of(arguments)).list()) {
     if (!found.stamp) {
       refused += fmt::format("; {} cannot be read as one", found.file);
       continue;

@@ -1,3 +1,3 @@
 export module tessera.app.config;
 
-export import :load;  // a run's description from TOML and overrides, and as TOML
+export import :load_config;  // a run's description from TOML and overrides, and as TOML

@@ -189,7 +189,7 @@ toml::node* descend(toml::node& parent, const Step& step, toml::node&& fresh) {
 }  // namespace
 
 void apply_override(toml::table& root, const std::string& argument, runs::Problems& problems) {
-  const runs::Place place{"command line, " + shown(argument), 0};
+  const runs::SourceLine place{"command line, " + shown(argument), 0};
   const std::size_t equals = argument.find('=');
   const auto steps =
       equals == std::string::npos ? std::nullopt : split_key(argument.substr(0, equals));

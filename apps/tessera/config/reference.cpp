@@ -11,7 +11,7 @@ import tessera.options;
 import tessera.models;
 import tessera.runs;
 import tessera.app.base;
-import :values;
+import :toml_values;
 
 // The lists of docs/config.md.
 namespace tessera::app {

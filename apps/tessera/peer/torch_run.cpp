@@ -39,14 +39,14 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 /// What a config asks for and the script does not compute.
-struct NotThere {
+struct UnsupportedKey {
   bool asked = false;
   const char* key;
   const char* what;
 };
 
-std::vector<NotThere> not_there_of_model(const hub::ModelShape& shape,
-                                         const runs::RunSpec& config) {
+std::vector<UnsupportedKey> not_there_of_model(const hub::ModelShape& shape,
+                                               const runs::RunSpec& config) {
   const bool llama = shape.family == "llama";
   const models::ModelSizes sizes = hub::sizes_of(shape);
   const auto has = [&](const char* flag) { return llama && sizes.values.flag(flag); };
@@ -59,7 +59,7 @@ std::vector<NotThere> not_there_of_model(const hub::ModelShape& shape,
           {!config.model.adapter.empty(), "model.adapter", "no adapters"}};
 }
 
-std::vector<NotThere> not_there_of_training(const runs::RunSpec& config) {
+std::vector<UnsupportedKey> not_there_of_training(const runs::RunSpec& config) {
   const runs::TrainConfig& train = config.train;
   return {
       {train.objective != runs::ObjectiveKind::next_token, "train.objective",
@@ -201,7 +201,7 @@ TorchLayout torch_layout(const runs::Run& run) {
   };
   for (const auto& list : {not_there_of_model(runs::language_of(run).shape(), config),
                            not_there_of_training(config)}) {
-    for (const NotThere& one : list) {
+    for (const UnsupportedKey& one : list) {
       if (one.asked) {
         add(config.place(one.key), one.what);
       }

@@ -76,12 +76,12 @@ ByPlace<std::string> kinds_of(const Program& program) {
 }
 
 /// Executes a program's instructions but for those that need other ranks.
-class Alone {
+class LocalReplay {
  public:
   using Time = std::function<double(const std::function<void()>& call)>;
 
   /// `timed`: the kernels whose time is wanted. `time`: of a call, which it makes.
-  Alone(const Program& program, const ByPlace<bool>& timed, Time time, Device device = cpu)
+  LocalReplay(const Program& program, const ByPlace<bool>& timed, Time time, Device device = cpu)
       : program_(program),
         timed_(timed),
         time_(std::move(time)),
@@ -297,7 +297,7 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
             });
           }
         };
-        std::optional<Alone> alone;
+        std::optional<LocalReplay> alone;
         as_own([&] { alone.emplace(program, wanted, &runs::seconds_of); });
         ByPlace<std::vector<double>> seconds(kinds.size());
         for (int round = 0; round < rounds; ++round) {
@@ -320,7 +320,7 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
     }
   }
   for (const auto& [kind, of_kind] : sums) {
-    Measured& measured = kinds_[kind];
+    Measurement& measured = kinds_[kind];
     measured.seconds = std::min(measured.seconds, of_kind.first / of_kind.second);
     measured.round = round_;
   }
@@ -347,7 +347,7 @@ ByPlace<double> kernel_seconds_on(Device device, const Program& program) {
            }) /
            rounds;
   };
-  const auto run = [&] { Alone(program, timed, time, device).run(found); };
+  const auto run = [&] { LocalReplay(program, timed, time, device).run(found); };
   program.rank == 0 ? run() : as_rank(program.rank, run);
   std::map<std::string, double> of_kind;
   for (const PlaceIndex place : kinds.keys()) {

@@ -37,11 +37,11 @@ class MeasuredKernels {
 
   int ranks_;  // at the same time
   int threads_;
-  struct Measured {
+  struct Measurement {
     double seconds = std::numeric_limits<double>::infinity();
     int round = -1;  // in which it was measured last
   };
-  std::map<std::string, Measured> kinds_ = {};
+  std::map<std::string, Measurement> kinds_ = {};
   int round_ = 0;
 };
 

@@ -32,10 +32,10 @@ std::string percent(double part, double whole) {
 std::string calls_text(double calls) { return fmt::format("{:.0f}", calls); }
 std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); }
 
-double tokens_per_second(const PlannedRun& run) { return run.step_tokens / run.step.seconds; }
+double tokens_per_second(const ForecastRun& run) { return run.step_tokens / run.step.seconds; }
 
 /// The share of the rate of products that the model's own products reach.
-double utilisation(const PlannedRun& run) {
+double utilisation(const ForecastRun& run) {
   return run.model_flops / run.step.seconds / run.ranks / run.hardware.rates.products;
 }
 
@@ -80,7 +80,7 @@ TableRows failure_rows(const FailingRun& run, double step) {
 
 }  // namespace
 
-TableRows planned_rows(const PlannedRun& run) {
+TableRows planned_rows(const ForecastRun& run) {
   const StepTimes& step = run.step;
   const auto memory = static_cast<double>(run.memory.total_peak);
   TableRows rows = {
@@ -127,7 +127,7 @@ TableRows planned_rows(const PlannedRun& run) {
   return rows;
 }
 
-std::string planned_tables(const PlannedRun& run) {
+std::string planned_tables(const ForecastRun& run) {
   constexpr std::size_t most = 14;
   const std::vector<KernelSum>& kernels = run.step.kernels;
   TableRows rows = {{"computing", "calls", "ms", "share"}};
@@ -155,7 +155,7 @@ std::string planned_tables(const PlannedRun& run) {
   return rows.size() > 1 ? text + "\n" + format_table(rows) : text;
 }
 
-std::string planned_json(const PlannedRun& run) {
+std::string planned_json(const ForecastRun& run) {
   Json all = {{"hardware", run.hardware.name},
               {"ranks", run.ranks},
               {"step_tokens", run.step_tokens},

@@ -15,7 +15,7 @@ import :sums;
 export namespace tessera::app {
 
 /// What a report is about.
-struct PlannedRun {
+struct ForecastRun {
   StepTimes step;
   const Hardware& hardware;
   int ranks = 1;
@@ -28,13 +28,13 @@ struct PlannedRun {
 
 /// Rows beside those of a plan: hardware, step, rate, memory; what failures cost; time and price of
 /// a training.
-TableRows planned_rows(const PlannedRun& run);
+TableRows planned_rows(const ForecastRun& run);
 
 /// Tables: the time by operator, and by kind of collective and axes of the mesh.
-std::string planned_tables(const PlannedRun& run);
+std::string planned_tables(const ForecastRun& run);
 
 /// All of it: see docs/planning.md.
-std::string planned_json(const PlannedRun& run);
+std::string planned_json(const ForecastRun& run);
 
 /// A trace file as training writes one, of one rank: `tessera trace summary` and `draw` read it.
 void write_planned_trace(const Program& program, const SimulatedStep& step, const DeviceMesh& mesh,

@@ -34,16 +34,16 @@ using Outcome = LayoutCandidate::Outcome;
 constexpr std::size_t shown = 10;
 
 /// A choice that saves memory and costs time.
-struct Saving {
+struct MemorySaving {
   std::string name;
   std::vector<std::string> overrides = {};
   bool recomputes = false;
 };
 /// The cheapest first.
-const std::vector<Saving>& savings() {
+const std::vector<MemorySaving>& savings() {
   static const std::string parts = "train.head_rows=1024";
   static const std::string again = "train.activation_checkpointing=true";
-  static const std::vector<Saving> all = {
+  static const std::vector<MemorySaving> all = {
       {.name = ""},
       {.name = "head in parts", .overrides = {parts}},
       {.name = "checkpointing", .overrides = {again}, .recomputes = true},
@@ -282,7 +282,7 @@ class Search {
     }
     std::optional<LayoutCandidate> last;  // without a plan
     bool any = false;
-    for (const Saving& saving : savings()) {
+    for (const MemorySaving& saving : savings()) {
       bool all_rows = false;
       any = try_saving(start, saving, rows, last, all_rows) || any;
       if (all_rows || (last && last->outcome == Outcome::refused && saving.overrides.empty())) {
@@ -300,7 +300,7 @@ class Search {
 
   /// Micro-batches from the largest that fits, as long as smaller ones are faster. Returns whether
   /// any was put in time; `all_rows`: that with all rows at once was.
-  bool try_saving(const LayoutCandidate& start, const Saving& saving, std::int64_t rows,
+  bool try_saving(const LayoutCandidate& start, const MemorySaving& saving, std::int64_t rows,
                   std::optional<LayoutCandidate>& last, bool& all_rows) {
     double best = std::numeric_limits<double>::infinity();
     bool any = false;

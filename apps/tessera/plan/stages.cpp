@@ -194,7 +194,7 @@ double transfer_seconds(const runs::Run& run, const runs::Trial& trial,
 
 StagedStep plan_stages(const runs::Run& run, const runs::Trial& trial, Planner& planner) {
   runs::StepSetup setup = runs::setup_of(run);
-  setup.states = std::make_shared<PlannedStates>();
+  setup.states = std::make_shared<StageStates>();
   const StepScope kernels(
       [&](StepContext& step) { step.planned_device = runs::device_of(run.config, 0, 1).type; });
   std::vector<RecordedPlace> recorded(1);
@@ -273,7 +273,7 @@ std::string staged_table(const StagedStep& step, const runs::Trial& trial) {
   return format_table(rows);
 }
 
-std::string staged_json(const PlannedRun& run, const StagedStep& step) {
+std::string staged_json(const ForecastRun& run, const StagedStep& step) {
   nlohmann::ordered_json all = parse_ordered_json(planned_json(run));
   auto stages = nlohmann::ordered_json::array();
   for (const pipeline::StageCost& cost : step.costs.stages) {

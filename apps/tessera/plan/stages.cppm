@@ -37,6 +37,6 @@ StagedStep plan_stages(const runs::Run& run, const runs::Trial& trial, Planner& 
 TableRows staged_rows(const StagedStep& step);
 std::string staged_table(const StagedStep& step, const runs::Trial& trial);
 /// planned_json, with the pipeline: its bubble, and the seconds of each stage and rank.
-std::string staged_json(const PlannedRun& run, const StagedStep& step);
+std::string staged_json(const ForecastRun& run, const StagedStep& step);
 
 }  // namespace tessera::app

@@ -73,7 +73,7 @@ void check_plugin_name(const std::string& kind, const std::string& name) {
         name));
   }
   const plugin::Offer wanted{kind, name};
-  for (const plugin::Found& found : plugin::Host().list()) {
+  for (const plugin::PluginFile& found : plugin::Host().list()) {
     if (found.stamp &&
         std::ranges::find(found.stamp->provides, wanted) != found.stamp->provides.end()) {
       fail_input(fmt::format("plugin new {}: there is a {} of this name already ({}); take another",

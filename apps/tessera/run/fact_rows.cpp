@@ -96,7 +96,7 @@ std::string captured_text(const runs::RunSpec& config, const runs::CapturedFacts
 
 /// "8 bytes of each trained parameter: 2 of itself, ..."; empty: nothing is trained, or this rank
 /// has none of it.
-std::string stored_text(const runs::Trial::Stored& stored) {
+std::string stored_text(const runs::Trial::StoredBytes& stored) {
   if (stored.elements == 0) {
     return "";
   }

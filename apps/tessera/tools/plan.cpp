@@ -93,8 +93,8 @@ runs::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& want
 }
 
 /// What a table or JSON says of a run with a trial, whose step takes these times.
-PlannedRun report_of(const runs::Run& run, const runs::Trial& trial, StepTimes step,
-                     const Planner& planner, const PlanArguments& wanted) {
+ForecastRun report_of(const runs::Run& run, const runs::Trial& trial, StepTimes step,
+                      const Planner& planner, const PlanArguments& wanted) {
   add_keeping(step, planner.hardware(), run, trial);
   const auto step_tokens = static_cast<double>(run.config.step_tokens());
   return {.step = step,
@@ -189,7 +189,7 @@ void print_staged_plan(const runs::Run& run, TableRows rows, const runs::Facts& 
                 .advice = "leave it out; --page FILE has a picture of the schedule"});
   }
   const StagedStep step = plan_stages(run, facts.trial, planner);
-  const PlannedRun planned = report_of(run, facts.trial, step.times, planner, wanted);
+  const ForecastRun planned = report_of(run, facts.trial, step.times, planner, wanted);
   if (wanted.json) {
     fmt::print("{}", staged_json(planned, step));
     return;
@@ -223,7 +223,7 @@ void print_plan(const runs::Run& run, TableRows rows, const runs::Facts& facts, 
   const SimulatedStep step = planner.simulated(program);
   const DeviceMesh& mesh = setup.mesh;
   const StepTimes sums = planner.times_of(run, setup, program, step);
-  const PlannedRun planned = report_of(run, facts.trial, sums, planner, wanted);
+  const ForecastRun planned = report_of(run, facts.trial, sums, planner, wanted);
   if (!wanted.trace.empty()) {
     write_planned_trace(program, step, mesh, wanted.trace);
   }
@@ -287,7 +287,7 @@ int search(const TrainArguments& arguments, const PlanArguments& wanted) {
     fmt::print("{}", search_json(result, planner.hardware()));
     return 0;
   }
-  const PlannedRun report = report_of(run, facts.trial, best.step, planner, wanted);
+  const ForecastRun report = report_of(run, facts.trial, best.step, planner, wanted);
   fmt::print("{}{}", format_table(planned_rows(report)), search_text(result, planner.hardware()));
   return 0;
 }

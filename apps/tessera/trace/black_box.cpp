@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-struct KeptCall {
+struct FlightRecord {
   std::string call;
   std::string group;
   std::uint64_t sequence = 0;
@@ -33,14 +33,14 @@ struct KeptCall {
 struct RankBox {
   std::int64_t step = -1;
   std::string where;
-  bool ended = false;           // by itself; else it was killed
-  int waiting_for = -1;         // the rank for which it waited last; -1: for none
-  std::vector<KeptCall> calls;  // the oldest first
+  bool ended = false;               // by itself; else it was killed
+  int waiting_for = -1;             // the rank for which it waited last; -1: for none
+  std::vector<FlightRecord> calls;  // the oldest first
 
   /// Its first call that it has not completed; null: it has completed all.
-  const KeptCall* first_open() const {
+  const FlightRecord* first_open() const {
     const auto open =
-        std::ranges::find_if(calls, [](const KeptCall& one) { return !one.complete; });
+        std::ranges::find_if(calls, [](const FlightRecord& one) { return !one.complete; });
     return open == calls.end() ? nullptr : &*open;
   }
   /// "step 7, training".
@@ -51,8 +51,9 @@ struct RankBox {
   }
   /// The number of its last call in the group that is kept; 0: none is.
   std::uint64_t last_in(const std::string& group) const {
-    const auto last = std::ranges::find_if(
-        calls.rbegin(), calls.rend(), [&](const KeptCall& call) { return call.group == group; });
+    const auto last =
+        std::ranges::find_if(calls.rbegin(), calls.rend(),
+                             [&](const FlightRecord& call) { return call.group == group; });
     return last == calls.rend() ? 0 : last->sequence;
   }
 };
@@ -105,7 +106,7 @@ void add_run(FailedRun& run, const std::string& path, const Json& all) {
   }
   for (const Json& of : json_member(all, "ranks")) {
     RankBox box = box_of(of);
-    for (const KeptCall& call : box.calls) {
+    for (const FlightRecord& call : box.calls) {
       if (!run.groups.contains(call.group)) {
         refuse(path, fmt::format("it does not say who is in group {}", shown(call.group)));
       }
@@ -153,10 +154,10 @@ FailedRun read_all(const std::vector<std::string>& paths) {
 
 /// A call of a group, by which ranks' records of it are found.
 using CallKey = std::pair<std::string, std::uint64_t>;
-CallKey key_of(const KeptCall& call) { return {call.group, call.sequence}; }
+CallKey key_of(const FlightRecord& call) { return {call.group, call.sequence}; }
 
 /// The members of a call's group that have not made it, as far as their records are here.
-std::vector<int> missing_in(const FailedRun& run, const KeptCall& call) {
+std::vector<int> missing_in(const FailedRun& run, const FlightRecord& call) {
   std::vector<int> missing;
   for (const int member : run.groups.at(call.group)) {
     const auto box = run.ranks.find(member);
@@ -169,23 +170,23 @@ std::vector<int> missing_in(const FailedRun& run, const KeptCall& call) {
 
 /// A call that a rank has not completed, or in which it waited for one that has not.
 struct OpenCall {
-  const KeptCall* call = nullptr;  // one of its records
-  std::vector<int> missing;        // see missing_in
-  std::vector<int> waiting = {};   // the ranks that waited in it
-  std::set<int> waited_for = {};   // those for which they waited
+  const FlightRecord* call = nullptr;  // one of its records
+  std::vector<int> missing;            // see missing_in
+  std::vector<int> waiting = {};       // the ranks that waited in it
+  std::set<int> waited_for = {};       // those for which they waited
 };
 using OpenCalls = std::map<CallKey, OpenCall>;
 
 bool has_open(const RankBox& box, const CallKey& key) {
   return std::ranges::any_of(
-      box.calls, [&](const KeptCall& call) { return !call.complete && key_of(call) == key; });
+      box.calls, [&](const FlightRecord& call) { return !call.complete && key_of(call) == key; });
 }
 
 /// The call in which a rank waited: the first one that others had not made, else the first one that
 /// it has not completed, else, as it waited until its data could be written again, the last one
 /// that the other rank has not completed. Null: it did not wait.
-const KeptCall* waited_in(const FailedRun& run, const OpenCalls& all, const RankBox& box) {
-  for (const KeptCall& call : box.calls) {
+const FlightRecord* waited_in(const FailedRun& run, const OpenCalls& all, const RankBox& box) {
+  for (const FlightRecord& call : box.calls) {
     if (!call.complete && !all.at(key_of(call)).missing.empty()) {
       return &call;
     }
@@ -199,21 +200,21 @@ const KeptCall* waited_in(const FailedRun& run, const OpenCalls& all, const Rank
   }
   const auto last = std::ranges::find_if(
       box.calls.rbegin(), box.calls.rend(),
-      [&](const KeptCall& call) { return has_open(other->second, key_of(call)); });
+      [&](const FlightRecord& call) { return has_open(other->second, key_of(call)); });
   return last == box.calls.rend() ? nullptr : &*last;
 }
 
 OpenCalls open_calls(const FailedRun& run) {
   OpenCalls all;
   for (const auto& [rank, box] : run.ranks) {
-    for (const KeptCall& call : box.calls) {
+    for (const FlightRecord& call : box.calls) {
       if (!call.complete && !all.contains(key_of(call))) {
         all[key_of(call)] = {.call = &call, .missing = missing_in(run, call)};
       }
     }
   }
   for (const auto& [rank, box] : run.ranks) {
-    if (const KeptCall* const open = waited_in(run, all, box)) {
+    if (const FlightRecord* const open = waited_in(run, all, box)) {
       OpenCall& one = all.at(key_of(*open));
       one.waiting.push_back(rank);
       if (box.waiting_for >= 0) {
@@ -229,11 +230,11 @@ std::string late_in_words(const FailedRun& run, const OpenCalls& all, const Rank
   if (box.calls.empty()) {
     return "which had made no call";
   }
-  if (const KeptCall* const own = waited_in(run, all, box)) {
+  if (const FlightRecord* const own = waited_in(run, all, box)) {
     return fmt::format("which waited in call {} of group {} itself", own->sequence, own->group);
   }
-  const KeptCall* const open = box.first_open();
-  const KeptCall& named = open != nullptr ? *open : box.calls.back();
+  const FlightRecord* const open = box.first_open();
+  const FlightRecord& named = open != nullptr ? *open : box.calls.back();
   return fmt::format("{} {} of group {}: {}",
                      open != nullptr ? "which had not completed call" : "whose last call was",
                      named.sequence, named.group, named.call);
@@ -269,7 +270,7 @@ std::string kind_of(const std::string& call) { return call.substr(0, call.find('
 std::string divergence_in_words(const FailedRun& run) {
   std::map<std::string, std::map<std::uint64_t, std::map<std::string, std::vector<int>>>> calls;
   for (const auto& [rank, box] : run.ranks) {
-    for (const KeptCall& call : box.calls) {
+    for (const FlightRecord& call : box.calls) {
       calls[call.group][call.sequence][kind_of(call.call)].push_back(rank);
     }
   }

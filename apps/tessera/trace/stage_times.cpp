@@ -60,20 +60,20 @@ std::optional<Action> action_of(std::string_view name) {
   return std::nullopt;
 }
 
-struct Timed {
+struct ActionTimes {
   Action action;
   double begin = 0;  // microseconds
   double end = 0;
 };
 
-std::vector<Timed> actions_in(const std::vector<FileSlice>& slices) {
-  std::vector<Timed> actions;
+std::vector<ActionTimes> actions_in(const std::vector<FileSlice>& slices) {
+  std::vector<ActionTimes> actions;
   for (const FileSlice& slice : slices) {
     if (const std::optional<Action> action = action_of(slice.name)) {
       actions.push_back({*action, slice.begin, slice.end});
     }
   }
-  std::ranges::sort(actions, {}, &Timed::begin);
+  std::ranges::sort(actions, {}, &ActionTimes::begin);
   return actions;
 }
 
@@ -99,10 +99,10 @@ StageTimes stage_times(const TraceData& trace, const std::string& file) {
   double busy = 0;
   std::set<int> seen;
   for (std::size_t rank = 0; rank < trace.ranks.size(); ++rank) {
-    const std::vector<Timed> actions = actions_in(trace.ranks[rank]);
+    const std::vector<ActionTimes> actions = actions_in(trace.ranks[rank]);
     const std::size_t of_step = actions.size() / steps;  // every step has the same ones
     for (std::size_t i = 0; i < of_step * steps; ++i) {
-      const Timed& timed = actions[i];
+      const ActionTimes& timed = actions[i];
       Span& span = spans[i / of_step];
       span = {std::min(span.begin, timed.begin), std::max(span.end, timed.end)};
       if (pipeline::computes(timed.action.work)) {

@@ -83,7 +83,7 @@ class GgufFile final : public TensorSource {
   }
 
  private:
-  struct Stored {
+  struct StoredBytes {
     const GgufStoredType* type = nullptr;
     std::span<const std::byte> bytes;
   };
@@ -119,12 +119,12 @@ class GgufFile final : public TensorSource {
                 *bytes, tensor.begin, data.size(), alignment));
     }
     tensors_.emplace(tensor.name, TensorInfo{type->dtype, shape});
-    stored_.emplace(tensor.name, Stored{type, data.subspan(tensor.begin, *bytes)});
+    stored_.emplace(tensor.name, StoredBytes{type, data.subspan(tensor.begin, *bytes)});
   }
 
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
     const TensorInfo& stored = tensors_.at(name);
-    const Stored& at = stored_.at(name);
+    const StoredBytes& at = stored_.at(name);
     bytes_read_ += static_cast<std::uint64_t>(box.shape.product()) *
                    static_cast<std::uint64_t>(at.type->bytes) /
                    static_cast<std::uint64_t>(at.type->elements);
@@ -146,7 +146,7 @@ class GgufFile final : public TensorSource {
   }
 
   /// The elements of a range, which may begin and end within a block.
-  static void decode(const Stored& from, std::int64_t first, std::int64_t count, float* to) {
+  static void decode(const StoredBytes& from, std::int64_t first, std::int64_t count, float* to) {
     const std::int64_t size = from.type->elements;
     std::vector<float> whole(static_cast<std::size_t>(size));
     while (count > 0) {
@@ -165,7 +165,7 @@ class GgufFile final : public TensorSource {
   }
 
   MappedFile file_;
-  std::map<std::string, Stored> stored_;
+  std::map<std::string, StoredBytes> stored_;
   mutable std::atomic<std::uint64_t> bytes_read_{0};
 };
 

@@ -38,12 +38,12 @@ void write_checkpoint(const TensorSource& from, const std::string& folder,
   }
   TemporaryFolder temporary;
   temporary.make(folder);
-  const PlannedFile planned = plan_file(index.tensors, {0});
+  const CheckpointFile planned = plan_file(index.tensors, {0});
   if (!planned.parts.empty()) {
     OutputFile out((std::filesystem::path(temporary.path()) / planned.name).string());
     const std::size_t data = header_bytes(planned);
     std::vector<std::vector<std::string>> hashes;
-    for (const PlannedPart& part : planned.parts) {
+    for (const FilePart& part : planned.parts) {
       const Tensor values = from.read(part.name);
       hashes.push_back(hashes_of(bytes_of(values)));
       out.write(data + part.begin, bytes_of(values));

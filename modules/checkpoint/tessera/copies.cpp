@@ -25,7 +25,7 @@ import :copies;
 import :index;
 import :job;
 import :plan;
-import :together;
+import :group_actions;
 
 namespace tessera {
 namespace {

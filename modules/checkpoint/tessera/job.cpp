@@ -31,7 +31,7 @@ import :index;
 import :job;
 import :place;
 import :plan;
-import :together;
+import :group_actions;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -142,7 +142,7 @@ OpenFile write_parts(const std::string& path, const SaveJob& job, int rank) {
   open.file = std::make_unique<OutputFile>(path, true);
   const std::size_t data = header_bytes(job.file);
   for (const auto& [i, values] : job.values) {
-    const PlannedPart& part = job.file.parts[i];
+    const FilePart& part = job.file.parts[i];
     const Tensor ready = packed(values);
     open.hashes[i] = checked_hashes(part.name, ready, job.options);
     open.file->write(data + part.begin, bytes_of(ready));
@@ -177,7 +177,7 @@ CheckpointIndex write_header(const OpenFile& open, const SaveJob& job) {
   const std::string header = header_of(job.file, open.hashes);
   open.file->write(0, std::as_bytes(std::span(header)));
   open.file->finish();
-  const PlannedPart& last = job.file.parts.back();
+  const FilePart& last = job.file.parts.back();
   CheckpointIndex index;
   index.files.emplace(job.file.name,
                       StoredFile{header.size() + last.begin + last.bytes(),
@@ -239,11 +239,11 @@ SaveJob make_job(collective::Communicator& group, const std::string& folder, con
   return job;
 }
 
-std::map<std::size_t, Tensor> values_to_write(const PlannedFile& file, const StateDict& state,
+std::map<std::size_t, Tensor> values_to_write(const CheckpointFile& file, const StateDict& state,
                                               int rank) {
   std::map<std::size_t, Tensor> values;
   for (std::size_t i = 0; i < file.parts.size(); ++i) {
-    const PlannedPart& part = file.parts[i];
+    const FilePart& part = file.parts[i];
     if (part.writer == rank) {
       values.emplace(i, values_of(state.tensors.at(part.name), part.box, rank));
     }

@@ -15,7 +15,7 @@ struct SaveJob {
   std::string folder;
   IndexedTensors tensors;  // of all ranks
   std::vector<std::vector<int>> groups;
-  PlannedFile file;  // of this rank's group
+  CheckpointFile file;  // of this rank's group
   /// For each part of the file that this rank writes: its place in file.parts, and its values, on
   /// any device and with any strides.
   std::map<std::size_t, Tensor> values;
@@ -34,7 +34,7 @@ SaveJob make_job(collective::Communicator& group, const std::string& folder, con
                  const std::string& meta_data, const SaveOptions& options);
 
 /// The values that `rank` writes of a file, as SaveJob has them: those of the state itself.
-std::map<std::size_t, Tensor> values_to_write(const PlannedFile& file, const StateDict& state,
+std::map<std::size_t, Tensor> values_to_write(const CheckpointFile& file, const StateDict& state,
                                               int rank);
 
 /// Writes it. All ranks of `group` (all of the world) call it in a thread that acts as the rank,

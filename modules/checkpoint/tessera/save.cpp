@@ -13,7 +13,7 @@ import tessera.placement;
 import tessera.tensor;
 import :chunks;
 import :job;
-import :together;
+import :group_actions;
 
 namespace tessera {
 

@@ -32,7 +32,7 @@ import :index;
 import :job;
 import :plan;
 import :saver;
-import :together;
+import :group_actions;
 
 namespace tessera {
 
@@ -97,7 +97,7 @@ struct SaverContent {
     std::swap(kept, buffers);
     std::vector<Device> devices;
     for (auto& [i, values] : job.values) {
-      const PlannedPart& part = job.file.parts[i];
+      const FilePart& part = job.file.parts[i];
       const Device device = is_on_host(values) ? cpu : values.device();
       auto buffer = kept.extract(key_of(part.name, part.box.offset));
       if (buffer.empty() || !buffer.mapped().fits(values)) {
@@ -137,7 +137,7 @@ std::size_t snapshot_bytes(const StateDict& state) {
   std::size_t bytes = 0;
   for (const std::vector<int>& group : file_groups(tensors, ranks)) {
     if (std::ranges::find(group, current_rank()) != group.end()) {
-      for (const PlannedPart& part : plan_file(tensors, group).parts) {
+      for (const FilePart& part : plan_file(tensors, group).parts) {
         bytes += part.writer == current_rank()
                      ? static_cast<std::size_t>(occupied_bytes(part.bytes()))
                      : 0;

@@ -111,7 +111,7 @@ std::string saved_scalar(const StateDict::Scalar& scalar, const std::string& whe
 }
 
 /// A value in the data file.
-struct Written {
+struct WrittenValue {
   std::string name;
   bool is_tensor = false;
   LocalPart box = {};
@@ -180,7 +180,7 @@ void write_description(PickleWriter& out, const TensorInfo& info) {
   out.set_state();
 }
 
-void write_place(PickleWriter& out, const Written& value) {
+void write_place(PickleWriter& out, const WrittenValue& value) {
   out.global(metadata_class("MetadataIndex"));
   out.create();
   out.begin_dict();
@@ -205,7 +205,7 @@ void write_place(PickleWriter& out, const Written& value) {
   out.set_state();
 }
 
-std::string metadata_of(const TensorSource& from, const std::vector<Written>& values) {
+std::string metadata_of(const TensorSource& from, const std::vector<WrittenValue>& values) {
   PickleWriter out;
   out.global(metadata_class("Metadata"));
   out.create();
@@ -224,7 +224,7 @@ std::string metadata_of(const TensorSource& from, const std::vector<Written>& va
   out.end_dict();
   out.text("planner_data");  // the path of each name in a state: here all are flat
   out.begin_dict();
-  for (const Written& value : values) {
+  for (const WrittenValue& value : values) {
     out.text(value.name);
     out.begin_tuple();
     out.text(value.name);
@@ -233,7 +233,7 @@ std::string metadata_of(const TensorSource& from, const std::vector<Written>& va
   out.end_dict();
   out.text("storage_data");
   out.begin_dict();
-  for (const Written& value : values) {
+  for (const WrittenValue& value : values) {
     write_place(out, value);
   }
   out.end_dict();
@@ -250,9 +250,9 @@ void write_torch_checkpoint(const TensorSource& from, const std::string& folder)
   NewFolder made(folder);
   const std::string path = (std::filesystem::path(made.path()) / data_name).string();
   OutputFile file(path);
-  std::vector<Written> values;
+  std::vector<WrittenValue> values;
   std::uint64_t at = 0;
-  const auto write = [&](Written value, const std::string& bytes) {
+  const auto write = [&](WrittenValue value, const std::string& bytes) {
     file.write(at, std::as_bytes(std::span(bytes)));
     value.offset = at;
     value.length = bytes.size();

@@ -31,7 +31,7 @@ Value trim(const Call& c) {
 
 Value length(const Call& c) {
   const Value& value = c.object();
-  if (value.is_form(Form::generator)) {
+  if (value.is_form(SequenceKind::generator)) {
     throw Problem(fmt::format("{} has no length", value.kind()), "make it a list with '| list'");
   }
   if (value.is_text()) {
@@ -88,9 +88,9 @@ class Attribute {
 };
 
 /// The entry itself, or its attribute where there is the argument `place`.
-class Chosen {
+class EntryKey {
  public:
-  Chosen(const Call& c, std::size_t place) {
+  EntryKey(const Call& c, std::size_t place) {
     if (!c.get(place).is_none()) {
       attribute_.emplace(c[place], Value());
     }
@@ -137,7 +137,7 @@ Value json(const Call& c) { return c.text(to_json(c.object(), json_style(c), c.b
 
 Value join(const Call& c) {
   const std::string between = c.has(1) ? printed(c[1], c.budget) : "";
-  const Chosen chosen(c, 2);
+  const EntryKey chosen(c, 2);
   Writer out(c.budget);
   bool first = true;
   for (const Value& entry : entries(c)) {
@@ -152,22 +152,22 @@ List members_of(const Call& c) {
   List all;
   for (const auto& [name, value] : c.object().dict().members()) {
     c.budget.step();
-    all.push_back(c.list({c.text(name), value}, Form::tuple));
+    all.push_back(c.list({c.text(name), value}, SequenceKind::tuple));
   }
   return all;
 }
 Value items_filter(const Call& c) {
-  return c.list(c.object().is_undefined() ? List() : members_of(c), Form::generator);
+  return c.list(c.object().is_undefined() ? List() : members_of(c), SequenceKind::generator);
 }
-Value items(const Call& c) { return c.list(members_of(c), Form::items); }
-Value keys(const Call& c) { return c.list(entries(c), Form::keys); }
+Value items(const Call& c) { return c.list(members_of(c), SequenceKind::items); }
+Value keys(const Call& c) { return c.list(entries(c), SequenceKind::keys); }
 Value values(const Call& c) {
   List all;
   for (const auto& member : c.object().dict().members()) {
     c.budget.step();
     all.push_back(member.second);
   }
-  return c.list(std::move(all), Form::values);
+  return c.list(std::move(all), SequenceKind::values);
 }
 Value get(const Call& c) {
   const Value* found = c[1].is_text() ? c.object().dict().find(c[1].text()) : nullptr;
@@ -199,7 +199,7 @@ Value first(const Call& c) {
   return all.empty() ? Value::undefined("the first entry") : all.front();
 }
 Value last(const Call& c) {
-  if (c.object().is_form(Form::generator)) {
+  if (c.object().is_form(SequenceKind::generator)) {
     throw Problem(fmt::format("'last' of {} is not supported", c.object().kind()),
                   "make it a list with '| list'");
   }
@@ -420,7 +420,8 @@ Value reverse(const Call& c) {
   }
   List all = entries(c);
   std::ranges::reverse(all);
-  return c.list(std::move(all), value.is_form(Form::generator) ? Form::list : Form::generator);
+  return c.list(std::move(all), value.is_form(SequenceKind::generator) ? SequenceKind::list
+                                                                       : SequenceKind::generator);
 }
 
 Value replace(const Call& c) {
@@ -476,7 +477,7 @@ List sorted(List all, const std::vector<Value>& by, bool reversed, Budget& budge
 
 Value sort(const Call& c) {
   List all = entries(c);
-  const Chosen chosen(c, 3);
+  const EntryKey chosen(c, 3);
   List by;
   for (const Value& entry : all) {
     by.push_back(sort_key(chosen.of(entry, c.budget), c.get(2).truth(), c.budget));
@@ -499,7 +500,7 @@ Value dict_sort(const Call& c) {
 }
 
 Value unique(const Call& c) {
-  const Chosen chosen(c, 2);
+  const EntryKey chosen(c, 2);
   List out;
   List seen;
   for (const Value& entry : entries(c)) {
@@ -512,12 +513,12 @@ Value unique(const Call& c) {
       out.push_back(entry);
     }
   }
-  return c.list(std::move(out), Form::generator);
+  return c.list(std::move(out), SequenceKind::generator);
 }
 
 template <bool largest>
 Value extreme(const Call& c) {
-  const Chosen chosen(c, 2);
+  const EntryKey chosen(c, 2);
   const List all = entries(c);
   Value best = Value::undefined("an entry of an empty list");
   Value best_key;
@@ -533,7 +534,7 @@ Value extreme(const Call& c) {
 }
 
 Value sum(const Call& c) {
-  const Chosen chosen(c, 1);
+  const EntryKey chosen(c, 1);
   Value total = c.get(2, Value(std::int64_t{0}));
   if (total.is_text()) {
     throw Problem("'sum' of texts is not supported; use 'join'");
@@ -565,7 +566,7 @@ Value batch(const Call& c) {
   if (!part.empty()) {
     out.push_back(c.list(std::move(part)));
   }
-  return c.list(std::move(out), Form::generator);
+  return c.list(std::move(out), SequenceKind::generator);
 }
 
 /// A filter or test by the text of an argument.
@@ -608,7 +609,7 @@ Value select(const Call& c) {
       out.push_back(entry);
     }
   }
-  return c.list(std::move(out), Form::generator);
+  return c.list(std::move(out), SequenceKind::generator);
 }
 
 Value map_attribute(const Call& c) {
@@ -632,7 +633,7 @@ Value map_attribute(const Call& c) {
   for (const Value& entry : entries(c)) {
     out.push_back(attribute.of(entry, c.budget));
   }
-  return c.list(std::move(out), Form::generator);
+  return c.list(std::move(out), SequenceKind::generator);
 }
 
 Value map(const Call& c) {
@@ -647,7 +648,7 @@ Value map(const Call& c) {
     one.values.insert(one.values.end(), given.begin() + 1, given.end());
     out.push_back(call(filter, std::move(one), c.budget));
   }
-  return c.list(std::move(out), Form::generator);
+  return c.list(std::move(out), SequenceKind::generator);
 }
 
 const Signature* find(const std::vector<Signature>& all, std::string_view name) {
@@ -721,10 +722,10 @@ bool is_method(std::string_view name) {
 }
 
 const Signature* method_of(const Value& object, std::string_view name) {
-  return object.is_text()             ? find(text_methods(), name)
-         : object.is_dict()           ? find(dict_methods(), name)
-         : object.is_form(Form::list) ? find(list_methods(), name)
-         : object.is_form(Form::tuple) && (name == "count" || name == "index")
+  return object.is_text()                     ? find(text_methods(), name)
+         : object.is_dict()                   ? find(dict_methods(), name)
+         : object.is_form(SequenceKind::list) ? find(list_methods(), name)
+         : object.is_form(SequenceKind::tuple) && (name == "count" || name == "index")
              ? find(list_methods(), name)
              : nullptr;
 }

@@ -60,7 +60,7 @@ bool is_python_member(const Value& object, std::string_view name, bool changes) 
     return changes ? is_one_of(name, {"clear", "pop", "popitem", "setdefault", "update"})
                    : name == "fromkeys";
   }
-  if (object.is_form(Form::list)) {
+  if (object.is_form(SequenceKind::list)) {
     return changes && is_one_of(name, {"append", "clear", "extend", "insert", "pop", "remove",
                                        "reverse", "sort"});
   }
@@ -174,14 +174,14 @@ bool contains(const Value& whole, const Value& needle, Budget& budget) {
   if (whole.is_text()) {
     return find(whole.text(), needle.text(), 0, budget) != std::string::npos;
   }
-  const bool names = whole.is_dict() || whole.is_form(Form::keys);
-  if (names && (needle.is_dict() || needle.is_form(Form::list))) {
+  const bool names = whole.is_dict() || whole.is_form(SequenceKind::keys);
+  if (names && (needle.is_dict() || needle.is_form(SequenceKind::list))) {
     throw Problem(fmt::format("{} cannot be the name of a member", needle.kind()));
   }
   if (whole.is_dict()) {
     return needle.is_text() && whole.dict().find(needle.text()) != nullptr;
   }
-  if (whole.is_form(Form::generator)) {
+  if (whole.is_form(SequenceKind::generator)) {
     return std::ranges::any_of(entries_of(whole, budget),
                                [&](const Value& one) { return equal(one, needle, budget); });
   }
@@ -218,8 +218,9 @@ Value item_of(const Value& object, const Value& index, Budget& budget) {
     const Value* const found = member_of(object, index.text());
     return found != nullptr ? *found : attribute_of(object, index.text(), budget);
   }
-  const bool has_places = object.is_text() || object.is_form(Form::list) ||
-                          object.is_form(Form::tuple) || object.is_form(Form::range);
+  const bool has_places = object.is_text() || object.is_form(SequenceKind::list) ||
+                          object.is_form(SequenceKind::tuple) ||
+                          object.is_form(SequenceKind::range);
   if (!has_places || !index.is_whole()) {
     return no_entry();
   }
@@ -254,7 +255,7 @@ List entries_of(const Value& value, Budget& budget) {
     }
   } else {
     const Sequence& sequence = value.sequence();
-    if (sequence.form == Form::generator && std::exchange(sequence.used, true)) {
+    if (sequence.form == SequenceKind::generator && std::exchange(sequence.used, true)) {
       throw Problem(
           "a sequence that is made step by step is used twice, the second time it is empty",
           "make it a list with '| list'");

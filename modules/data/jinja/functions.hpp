@@ -27,7 +27,7 @@ class Call {
   /// An argument, or none where it is not given.
   Value get(std::size_t place) const { return get(place, Value()); }
   Value text(std::string made) const { return make_text(budget, std::move(made)); }
-  Value list(List made, Form form = Form::list) const {
+  Value list(List made, SequenceKind form = SequenceKind::list) const {
     return make_list(budget, std::move(made), form);
   }
 

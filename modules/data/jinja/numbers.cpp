@@ -152,7 +152,7 @@ Value repeated_list(const Sequence& list, std::size_t count, Budget& budget) {
 }
 
 bool is_plain_list(const Value& value) {
-  return value.is_form(Form::list) || value.is_form(Form::tuple);
+  return value.is_form(SequenceKind::list) || value.is_form(SequenceKind::tuple);
 }
 
 Value joined_lists(const Sequence& a, const Sequence& b, Budget& budget) {
@@ -210,13 +210,13 @@ Value negated(const Value& value, Budget& budget) {
 namespace {
 
 /// Python's slice.indices: where it begins and how many there are.
-struct Cut {
+struct SliceIndices {
   std::int64_t begin = 0;
   std::int64_t step = 1;
   std::int64_t count = 0;
 };
 
-Cut cut(std::int64_t count, const Value& first, const Value& last, const Value& by) {
+SliceIndices cut(std::int64_t count, const Value& first, const Value& last, const Value& by) {
   // A step beyond the length takes one entry, and so does the length.
   const std::int64_t step =
       by.is_none() ? 1 : std::clamp<std::int64_t>(by.whole(), -count - 1, count + 1);
@@ -245,7 +245,7 @@ Value sliced(const Value& object, const Value& first, const Value& last, const V
     if (!is_plain_list(object)) {
       throw Problem(fmt::format("a part of {} is not supported; use '| list'", object.kind()));
     }
-    const Cut part = cut(std::ssize(sequence.entries), first, last, by);
+    const SliceIndices part = cut(std::ssize(sequence.entries), first, last, by);
     budget.step(static_cast<std::size_t>(part.count));
     budget.check_room(static_cast<std::size_t>(part.count) * sizeof(Value));
     List out;
@@ -257,7 +257,7 @@ Value sliced(const Value& object, const Value& first, const Value& last, const V
   }
   const std::string& text = object.text();
   const Characters characters(text, budget);
-  const Cut part = cut(std::ssize(characters), first, last, by);
+  const SliceIndices part = cut(std::ssize(characters), first, last, by);
   std::string out;
   for (std::int64_t i = 0; i < part.count; ++i) {
     out += characters[static_cast<std::size_t>(part.begin + i * part.step)];
@@ -281,7 +281,7 @@ Value make_range(std::int64_t begin, std::int64_t end, std::int64_t step, Budget
       break;
     }
   }
-  auto made = std::make_shared<Sequence>(budget, std::move(all), Form::range);
+  auto made = std::make_shared<Sequence>(budget, std::move(all), SequenceKind::range);
   made->bounds = {begin, end, step};
   return Value::Data(std::shared_ptr<const Sequence>(std::move(made)));
 }

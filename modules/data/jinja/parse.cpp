@@ -67,7 +67,7 @@ class Cursor {
   }
   [[noreturn]] void refuse(const std::string& wrong) const { refuse(wrong, line()); }
   [[noreturn]] void refuse(const std::string& wrong, int line) const {
-    Place{name_, line}.refuse(wrong);
+    TemplateLine{name_, line}.refuse(wrong);
   }
 
  private:

@@ -95,7 +95,7 @@ void represent(const Value& value, Writer& out) {
 }
 
 void print_sequence(const Sequence& sequence, Writer& out) {
-  if (sequence.form == Form::range) {
+  if (sequence.form == SequenceKind::range) {
     const auto [begin, end, step] = sequence.bounds;
     out.add(step == 1 ? fmt::format("range({}, {})", begin, end)
                       : fmt::format("range({}, {}, {})", begin, end, step));
@@ -109,7 +109,7 @@ void print_sequence(const Sequence& sequence, Writer& out) {
     out.add(i == 0 ? "" : ", ");
     represent(sequence.entries[i], out);
   }
-  out.add(sequence.form == Form::tuple && sequence.entries.size() == 1 ? ",)" : ends[form]);
+  out.add(sequence.form == SequenceKind::tuple && sequence.entries.size() == 1 ? ",)" : ends[form]);
 }
 
 void print_dict(const Dict& dict, Writer& out) {
@@ -140,13 +140,13 @@ void print(const Value& value, Writer& out) {
     out.add(value.digits());
   } else if (value.is<double>()) {
     out.add(float_text(value.number()));
-  } else if (value.is_sequence() && value.sequence().form != Form::generator) {
+  } else if (value.is_sequence() && value.sequence().form != SequenceKind::generator) {
     print_sequence(value.sequence(), out);
   } else if (value.is_dict()) {
     print_dict(value.dict(), out);
   } else if (!value.is_undefined()) {
     throw Problem(fmt::format("{} cannot be written as a text", value.kind()),
-                  value.is_form(Form::generator) ? "make it a list with '| list'" : "");
+                  value.is_form(SequenceKind::generator) ? "make it a list with '| list'" : "");
   }
 }
 
@@ -173,7 +173,7 @@ class JsonWriter {
       out_.add(std::isnan(value.number()) ? "NaN" : value.number() > 0 ? "Infinity" : "-Infinity");
     } else if (value.is_number() || value.is_big()) {
       print(value, out_);
-    } else if (value.is_form(Form::list) || value.is_form(Form::tuple)) {
+    } else if (value.is_form(SequenceKind::list) || value.is_form(SequenceKind::tuple)) {
       const List& entries = value.sequence().entries;
       add_members(entries.size(), "[]", depth, [&](std::size_t i) { add(entries[i], depth + 1); });
     } else if (value.is_dict()) {
@@ -301,7 +301,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  struct Open {
+  struct OpenObject {
     bool is_object = false;
     std::string name = {};
     Dict members = {};
@@ -325,7 +325,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
 
   Budget& budget_;
   Value root_;
-  std::vector<Open> open_;
+  std::vector<OpenObject> open_;
 };
 
 }  // namespace

@@ -148,7 +148,7 @@ Value range(const Arguments& a, Budget& budget) {
 }
 
 /// How a body ended.
-enum class Ending : std::uint8_t { normal, leave, next };
+enum class BodyEnd : std::uint8_t { normal, leave, next };
 
 class Interpreter {
  public:
@@ -162,7 +162,7 @@ class Interpreter {
     try {
       execute(source_.body, out_.text);
     } catch (const Problem& problem) {
-      Place{source_.name, line_}.refuse(problem.what(), problem.advice);
+      TemplateLine{source_.name, line_}.refuse(problem.what(), problem.advice);
     }
     out_.steps = budget_.steps_taken();
     return std::move(out_);
@@ -201,17 +201,17 @@ class Interpreter {
 
   // Statements.
 
-  Ending execute(const Statements& all, std::string& out) {
+  BodyEnd execute(const Statements& all, std::string& out) {
     const Budget::Level level(budget_);
     for (const Statement& one : all) {
       line_ = one.line;
       budget_.step();
-      const Ending ending = execute(one, out);
-      if (ending != Ending::normal) {
+      const BodyEnd ending = execute(one, out);
+      if (ending != BodyEnd::normal) {
         return ending;
       }
     }
-    return Ending::normal;
+    return BodyEnd::normal;
   }
 
   void write(std::string_view text, std::string& out) {
@@ -220,7 +220,7 @@ class Interpreter {
     out += text;
   }
 
-  Ending execute(const Statement& one, std::string& out) {
+  BodyEnd execute(const Statement& one, std::string& out) {
     switch (one.kind) {
       case StatementKind::text:
         write(one.text, out);
@@ -251,11 +251,11 @@ class Interpreter {
         generation(one, out);
         break;
       case StatementKind::leave:
-        return Ending::leave;
+        return BodyEnd::leave;
       case StatementKind::next:
-        return Ending::next;
+        return BodyEnd::next;
     }
-    return Ending::normal;
+    return BodyEnd::normal;
   }
 
   /// What a body writes, with a scope of its own.
@@ -295,14 +295,14 @@ class Interpreter {
     return only;
   }
 
-  Ending branch(const Statement& one, std::string& out) {
+  BodyEnd branch(const Statement& one, std::string& out) {
     for (std::size_t i = 0; i < one.expressions.size(); ++i) {
       if (value_of(*one.expressions[i]).truth()) {
         return execute(one.bodies[i], out);
       }
     }
     return one.bodies.size() > one.expressions.size() ? execute(one.bodies.back(), out)
-                                                      : Ending::normal;
+                                                      : BodyEnd::normal;
   }
 
   void assign(const std::vector<std::string>& targets, const Value& value) {
@@ -366,9 +366,9 @@ class Interpreter {
       scopes_.open();
       assign(one.targets, state->entries[state->at]);
       scopes_.set("loop", Value(Value::Data(state)));
-      const Ending ending = execute(one.bodies[0], out);
+      const BodyEnd ending = execute(one.bodies[0], out);
       scopes_.close();
-      if (ending == Ending::leave) {
+      if (ending == BodyEnd::leave) {
         break;
       }
     }
@@ -449,7 +449,7 @@ class Interpreter {
       case Kind::list:
         return make_list(budget_, all_of(e));
       case Kind::tuple:
-        return make_list(budget_, all_of(e), Form::tuple);
+        return make_list(budget_, all_of(e), SequenceKind::tuple);
       default:
         return dict(e);
     }

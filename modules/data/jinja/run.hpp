@@ -11,7 +11,7 @@
 namespace tessera::data::jinja {
 
 /// What {% generation %} marks.
-struct Generated {
+struct GenerationSpan {
   std::size_t begin = 0;  // bytes
   std::size_t end = 0;
   std::optional<std::size_t> message = std::nullopt;  // of which message, where that is known
@@ -19,8 +19,8 @@ struct Generated {
 
 struct Output {
   std::string text;
-  std::vector<Generated> generated;  // in their order
-  std::int64_t steps = 0;            // that it took
+  std::vector<GenerationSpan> generated;  // in their order
+  std::int64_t steps = 0;                 // that it took
 };
 
 /// `messages`: those among the variables. `now`: the time of strftime_now, as "2026-01-31" or

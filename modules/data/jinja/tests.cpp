@@ -21,8 +21,9 @@ Value is_number(const Call& c) { return c.object().is_number() || c.object().is_
 Value is_integer(const Call& c) { return c.object().is<std::int64_t>() || c.object().is_big(); }
 Value is_sequence(const Call& c) {
   const Value& value = c.object();
-  return value.is_text() || value.is_dict() || value.is_undefined() || value.is_form(Form::list) ||
-         value.is_form(Form::tuple) || value.is_form(Form::range);
+  return value.is_text() || value.is_dict() || value.is_undefined() ||
+         value.is_form(SequenceKind::list) || value.is_form(SequenceKind::tuple) ||
+         value.is_form(SequenceKind::range);
 }
 Value is_iterable(const Call& c) {
   const Value& value = c.object();

@@ -31,7 +31,8 @@ Value strip(const Call& c) {
   return c.text(std::string(stripped(own(c), set.is_none() ? nullptr : &set.text(), left, right)));
 }
 
-Value list_of(const Call& c, const std::vector<std::string_view>& parts, Form form = Form::list) {
+Value list_of(const Call& c, const std::vector<std::string_view>& parts,
+              SequenceKind form = SequenceKind::list) {
   List all;
   for (const std::string_view part : parts) {
     all.push_back(c.text(std::string(part)));
@@ -139,18 +140,18 @@ Value partition(const Call& c) {
   }
   const std::vector<std::string_view> parts = split_at(own(c), mark, 1, right, c.budget);
   if (parts.size() == 2) {
-    return list_of(c, {parts[0], mark, parts[1]}, Form::tuple);
+    return list_of(c, {parts[0], mark, parts[1]}, SequenceKind::tuple);
   }
-  return right ? list_of(c, {"", "", parts[0]}, Form::tuple)
-               : list_of(c, {parts[0], "", ""}, Form::tuple);
+  return right ? list_of(c, {"", "", parts[0]}, SequenceKind::tuple)
+               : list_of(c, {parts[0], "", ""}, SequenceKind::tuple);
 }
 
 /// The part from the arguments 'start' and 'end', and the characters before it.
-struct Part {
+struct Substring {
   std::string text;
   std::int64_t begin = 0;
 };
-Part part_of(const Call& c, std::size_t start) {
+Substring part_of(const Call& c, std::size_t start) {
   if (!c.has(start) && !c.has(start + 1)) {
     return {own(c), 0};
   }
@@ -167,7 +168,7 @@ Part part_of(const Call& c, std::size_t start) {
 /// startswith and endswith: of one text, or any of several.
 template <bool at_end>
 Value begins(const Call& c) {
-  const Part part = part_of(c, 2);
+  const Substring part = part_of(c, 2);
   const auto fits = [&](const Value& one) {
     c.budget.read(one.text().size());
     return at_end ? part.text.ends_with(one.text()) : part.text.starts_with(one.text());
@@ -175,7 +176,7 @@ Value begins(const Call& c) {
   if (c[1].is_text()) {
     return fits(c[1]);
   }
-  if (!c[1].is_form(Form::tuple)) {
+  if (!c[1].is_form(SequenceKind::tuple)) {
     throw Problem(fmt::format("expected a text or a tuple of texts, got {}", c[1].kind()));
   }
   return std::ranges::any_of(c[1].sequence().entries, fits);
@@ -183,7 +184,7 @@ Value begins(const Call& c) {
 
 template <bool right>
 Value find_in(const Call& c) {
-  const Part part = part_of(c, 2);
+  const Substring part = part_of(c, 2);
   c.budget.read(part.text.size());
   const std::string& what = c[1].text();
   if (what.empty()) {
@@ -196,7 +197,7 @@ Value find_in(const Call& c) {
 }
 
 Value count_in(const Call& c) {
-  const Part part = part_of(c, 2);
+  const Substring part = part_of(c, 2);
   const std::string& what = c[1].text();
   if (what.empty()) {
     return count_characters(part.text) + 1;

@@ -153,7 +153,7 @@ class Lexer {
 
   void tag_tokens(TokenKind begin, TokenKind end, char mark) {
     add(begin);
-    const Place opened = place_;
+    const TemplateLine opened = place_;
     int braces = 0;
     while (at_ < text_.size()) {
       const char c = text_[at_];
@@ -331,7 +331,7 @@ class Lexer {
   }
 
   std::string text_;
-  Place place_;
+  TemplateLine place_;
   std::size_t at_ = 0;
   bool line_starts_ = true;
   std::vector<Token> tokens_;
@@ -363,7 +363,7 @@ std::string one_line(std::string_view text) {
   return rest > 0 ? out + "..." : out;
 }
 
-void Place::refuse(const std::string& wrong, const std::string& advice) const {
+void TemplateLine::refuse(const std::string& wrong, const std::string& advice) const {
   fail_input({.thing = fmt::format("{}: line {}", name, line),
               .wrong = one_line(wrong),
               .advice = advice});

@@ -33,7 +33,7 @@ struct Token {
 std::string one_line(std::string_view text);
 
 /// Where a template is: for errors.
-struct Place {
+struct TemplateLine {
   const std::string& name;
   int line = 1;
   /// Error (input) "NAME: line N: WRONG; ADVICE".

@@ -73,7 +73,7 @@ Node::~Node() {
 Text::Text(Budget* budget, std::string value, bool is_markup)
     : Node(budget, node_bytes + value.size(), 0), text(std::move(value)), markup(is_markup) {}
 
-Sequence::Sequence(Budget& budget, List values, Form kind)
+Sequence::Sequence(Budget& budget, List values, SequenceKind kind)
     : Node(&budget, node_bytes + values.capacity() * sizeof(Value), depth_of(values) + 1),
       entries(std::move(values)),
       form(kind) {}
@@ -142,7 +142,7 @@ Value Value::whole_number(const std::string& digits, Budget* budget) {
   return minus ? number : -number;
 }
 
-bool Value::is_form(Form form) const { return is_sequence() && sequence().form == form; }
+bool Value::is_form(SequenceKind form) const { return is_sequence() && sequence().form == form; }
 
 bool Value::is_markup() const {
   const auto* text = std::get_if<std::shared_ptr<const Text>>(&data_);
@@ -208,7 +208,7 @@ bool Value::truth() const {
     return !text().empty();
   }
   if (is_sequence()) {
-    return sequence().form == Form::generator || !sequence().entries.empty();
+    return sequence().form == SequenceKind::generator || !sequence().entries.empty();
   }
   return !is_dict() || !dict().members().empty();
 }
@@ -278,7 +278,7 @@ Value make_text(Budget& budget, std::string text) {
   return Value::Data(std::make_shared<const Text>(&budget, std::move(text)));
 }
 
-Value make_list(Budget& budget, List entries, Form form) {
+Value make_list(Budget& budget, List entries, SequenceKind form) {
   return Value::Data(std::make_shared<const Sequence>(budget, std::move(entries), form));
 }
 
@@ -288,8 +288,8 @@ Value make_dict(Budget& budget, Dict members) {
 
 namespace {
 
-bool has_equality(Form form) {
-  return form == Form::list || form == Form::tuple || form == Form::range;
+bool has_equality(SequenceKind form) {
+  return form == SequenceKind::list || form == SequenceKind::tuple || form == SequenceKind::range;
 }
 
 /// Python's order of numbers of any size.
@@ -380,7 +380,7 @@ int compare(const Value& a, const Value& b, Budget& budget) {
     return a.text().compare(b.text());
   }
   if (a.is_sequence() && b.is_sequence() && a.sequence().form == b.sequence().form &&
-      (a.is_form(Form::list) || a.is_form(Form::tuple))) {
+      (a.is_form(SequenceKind::list) || a.is_form(SequenceKind::tuple))) {
     const List& own = a.sequence().entries;
     const List& other = b.sequence().entries;
     for (std::size_t i = 0; i < std::min(own.size(), other.size()); ++i) {

@@ -52,7 +52,7 @@ struct Undefined {
 };
 
 /// What a sequence is in Python, which decides what can be done with it.
-enum class Form : std::uint8_t { list, tuple, generator, range, keys, values, items };
+enum class SequenceKind : std::uint8_t { list, tuple, generator, range, keys, values, items };
 
 struct Text;
 struct Sequence;
@@ -94,7 +94,7 @@ class Value {
   bool is_none() const { return is<None>(); }
   bool is_text() const { return is<std::shared_ptr<const Text>>(); }
   bool is_sequence() const { return is<std::shared_ptr<const Sequence>>(); }
-  bool is_form(Form form) const;
+  bool is_form(SequenceKind form) const;
   bool is_dict() const { return is<std::shared_ptr<const Object>>(); }
   bool is_big() const { return is<std::shared_ptr<const BigNumber>>(); }
   /// A number or a boolean, which Python computes with too; not a big one.
@@ -133,9 +133,9 @@ struct Text : Node {
   bool markup;
 };
 struct Sequence : Node {
-  Sequence(Budget& budget, List values, Form kind);
+  Sequence(Budget& budget, List values, SequenceKind kind);
   List entries;
-  Form form;
+  SequenceKind form;
   std::array<std::int64_t, 3> bounds = {};  // of a range
   mutable bool used = false;                // of a generator, which gives its values once
 };
@@ -166,7 +166,7 @@ struct Namespace {
 };
 
 Value make_text(Budget& budget, std::string text);
-Value make_list(Budget& budget, List entries, Form form = Form::list);
+Value make_list(Budget& budget, List entries, SequenceKind form = SequenceKind::list);
 Value make_dict(Budget& budget, Dict members);
 
 /// Python's str(); undefined is empty. Problem: a function, a generator.

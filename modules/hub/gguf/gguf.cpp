@@ -168,7 +168,7 @@ struct RowOrder {
 };
 
 /// Tensors of another source with other names, rows in another order, or something added.
-class Converted final : public TensorSource {
+class ConvertedSource final : public TensorSource {
  public:
   struct Entry {
     std::string from = {};
@@ -178,7 +178,7 @@ class Converted final : public TensorSource {
     Tensor values = {};  // in the place of a tensor of the source
   };
 
-  Converted(std::shared_ptr<const TensorSource> from, std::string meta)
+  ConvertedSource(std::shared_ptr<const TensorSource> from, std::string meta)
       : TensorSource(from->path()), from_(std::move(from)) {
     meta_ = std::move(meta);
     files_ = from_->files();
@@ -671,7 +671,7 @@ OpenedTensors open_hub_tensors(const std::string& path) {
   const Architecture& architecture = architecture_of(fields);
   const auto width = config.at("head_dim").get<std::int64_t>();
   const std::shared_ptr<const TensorSource> file = std::move(opened.source);
-  auto converted = std::make_unique<Converted>(file, "{}");
+  auto converted = std::make_unique<ConvertedSource>(file, "{}");
   for (const auto& [name, info] : file->tensors()) {
     if (name == rope_factors) {
       continue;  // a part of the config
@@ -701,7 +701,7 @@ std::unique_ptr<TensorSource> gguf_tensors(const TensorSource& folder, const Ggu
   // Not owned: the folder outlives the result.
   const std::shared_ptr<const TensorSource> from(std::shared_ptr<void>(), &folder);
   auto converted =
-      std::make_unique<Converted>(from, json_text(Json{{"gguf", writer.write(content)}}));
+      std::make_unique<ConvertedSource>(from, json_text(Json{{"gguf", writer.write(content)}}));
   const std::map<std::string, DType> types = {
       {"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}, {"Q8_0", DType::f32}};
   for (const auto& [name, info] : folder.tensors()) {

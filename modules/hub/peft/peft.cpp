@@ -30,19 +30,19 @@ constexpr std::string_view peft_root = "base_model.model.";
 constexpr const char* weights_file = "adapter_model.safetensors";
 
 /// Our name of a parameter of an update, and what PEFT has in its place.
-struct Part {
+struct ParameterName {
   const char* own;
   const char* peft;
 };
-std::vector<Part> parts_of(const nn::LowRankUpdate& update) {
-  std::vector<Part> parts = {{"lora_A", "lora_A.weight"}, {"lora_B", "lora_B.weight"}};
+std::vector<ParameterName> parts_of(const nn::LowRankUpdate& update) {
+  std::vector<ParameterName> parts = {{"lora_A", "lora_A.weight"}, {"lora_B", "lora_B.weight"}};
   if (update.dora) {
     parts.push_back({"magnitude", "lora_magnitude_vector"});
   }
   return parts;
 }
 
-std::string peft_name(const std::string& module, const Part& part) {
+std::string peft_name(const std::string& module, const ParameterName& part) {
   return fmt::format("{}{}.{}", peft_root, module, part.peft);
 }
 
@@ -123,9 +123,9 @@ std::map<std::string, std::string> weight_names(nn::Module& model) {
     const bool updated = module->low_rank_update().has_value();
     for (const auto& [key, parameter] : module->parameters()) {
       const bool of_update =
-          updated && std::ranges::any_of(parts_of({.dora = true}), [&own = key](const Part& part) {
-            return own == part.own;
-          });
+          updated &&
+          std::ranges::any_of(parts_of({.dora = true}),
+                              [&own = key](const ParameterName& part) { return own == part.own; });
       if (of_update || parameter->initialization.kind == nn::Initialization::Kind::packed) {
         continue;
       }
@@ -142,19 +142,19 @@ std::map<std::string, std::string> weight_names(nn::Module& model) {
   return names;
 }
 
-struct Found {
+struct AdapterContent {
   std::set<std::string> modules;              // that have an update
   std::map<std::string, std::string> copies;  // tensor -> the weight of the model
 };
 
 /// Content of the file. Names that are no part of an update and no weight of the model are
 /// differences.
-Found find(const SafetensorsFile& file, nn::Module& model, Differences& differences) {
-  Found found;
+AdapterContent find(const SafetensorsFile& file, nn::Module& model, Differences& differences) {
+  AdapterContent found;
   const std::map<std::string, std::string> first_names = weight_names(model);
-  const std::vector<Part> parts = parts_of({.dora = true});
+  const std::vector<ParameterName> parts = parts_of({.dora = true});
   for (const auto& [name, info] : file.tensors()) {
-    const auto part = std::ranges::find_if(parts, [&tensor = name](const Part& one) {
+    const auto part = std::ranges::find_if(parts, [&tensor = name](const ParameterName& one) {
       return tensor.ends_with(std::string(".") + one.peft);
     });
     const bool below_root = name.starts_with(peft_root);
@@ -223,7 +223,7 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(f
     }
     const nn::LowRankUpdate described = config.of(name);
     compare(described, *update, name, differences);
-    for (const Part& part : parts_of(*update)) {
+    for (const ParameterName& part : parts_of(*update)) {
       const std::string there = peft_name(name, part);
       const auto found = file_->tensors().find(there);
       if (found == file_->tensors().end()) {
@@ -309,7 +309,7 @@ std::size_t write_peft(const TensorSource& from, const Updates& updates, const s
   const std::string config = peft_config(updates, modules, base);
   std::map<std::string, std::string> names;
   for (const auto& [module, update] : updates) {
-    for (const Part& part : parts_of(update)) {
+    for (const ParameterName& part : parts_of(update)) {
       names.emplace(peft_name(module, part), fmt::format("{}{}.{}", prefix, module, part.own));
     }
   }

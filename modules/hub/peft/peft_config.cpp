@@ -133,9 +133,9 @@ std::optional<std::int64_t> layer_of(std::string_view module,
 }
 
 /// Reads the values, and collects what is wrong with them.
-class Reading {
+class PeftConfigReader {
  public:
-  explicit Reading(const Json& json) : json_(json) {}
+  explicit PeftConfigReader(const Json& json) : json_(json) {}
 
   PeftConfig config() {
     if (const Json* value = given("r")) {
@@ -360,7 +360,7 @@ PeftConfig read_peft_config(const std::string& file) {
                 .expected = "peft_type \"LORA\"",
                 .got = shown(json_text(kind))});
   }
-  return Reading(json.value).config();
+  return PeftConfigReader(json.value).config();
 }
 
 std::string peft_config(const Updates& updates, const std::set<std::string>& modules,

@@ -264,7 +264,7 @@ MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const st
       check_shape(from, module + ".magnitude", {shape[0]});
       tensors_.erase(module + ".magnitude");
     }
-    merged_.emplace(module + ".weight", Merged{module, std::move(update)});
+    merged_.emplace(module + ".weight", MergedUpdate{module, std::move(update)});
   }
 }
 

@@ -59,11 +59,11 @@ class MergedWeights : public TensorSource {
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
 
   const TensorSource& from_;
-  struct Merged {
+  struct MergedUpdate {
     std::string module;  // with the prefix
     nn::LowRankUpdate update;
   };
-  std::map<std::string, Merged> merged_;  // by the weight's name
+  std::map<std::string, MergedUpdate> merged_;  // by the weight's name
 };
 
 }  // namespace tessera::hub

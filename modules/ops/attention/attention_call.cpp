@@ -56,7 +56,8 @@ void push_gradients(const Call& call, ResultShapes& out) {
   }
 }
 
-void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v) {
+void check(const Call& call, const DimOrder& form, const Tensor& q, const Tensor& k,
+           const Tensor& v) {
   const auto shapes = [&] {
     return fmt::format("q {}, k {}, v {}", to_string(q.shape()), to_string(k.shape()),
                        to_string(v.shape()));
@@ -83,7 +84,7 @@ void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k,
   }
 }
 
-kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k,
+kernels::AttentionShape shape_of(const DimOrder& form, const Tensor& q, const Tensor& k,
                                  const Tensor& v, const Scores& scores) {
   kernels::AttentionShape shape;
   shape.batch = q.shape()[0];
@@ -132,8 +133,9 @@ void check_documents(const Call& call, const Tensor& documents, std::int64_t pos
 
 }  // namespace
 
-kernels::AttentionShape shape_of(Workspace& w, const Call& call, const Form& form, const Tensor& q,
-                                 const Tensor& k, const Tensor& v, const Scores& scores) {
+kernels::AttentionShape shape_of(Workspace& w, const Call& call, const DimOrder& form,
+                                 const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const Scores& scores) {
   kernels::AttentionShape shape = shape_of(form, q, k, v, scores);
   if (scores.documents) {
     const Tensor documents = contiguous_operand(w, scores.documents);
@@ -149,11 +151,11 @@ Tensor rows_of_heads(Workspace& w, const Tensor& x) {
   return x.strides()[3] == 1 || x.shape()[3] == 1 ? x : contiguous_operand(w, x);
 }
 
-AttentionStrides strides_of(const Form& form, const Tensor& x) {
+AttentionStrides strides_of(const DimOrder& form, const Tensor& x) {
   return {x.strides()[0], x.strides()[form.time], x.strides()[form.heads]};
 }
 
-double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v,
+double pair_flops(const DimOrder& form, const Tensor& q, const Tensor& k, const Tensor& v,
                   const Scores& scores, int products) {
   const std::int64_t queries = q.shape()[form.time];
   const std::int64_t keys = k.shape()[form.time];
@@ -183,7 +185,7 @@ Dims result_shape(const Tensor& q, const Tensor& v) {
   return shape;
 }
 
-void push_results(const Form& form, const Tensor& q, const Tensor& v, ResultShapes& out) {
+void push_results(const DimOrder& form, const Tensor& q, const Tensor& v, ResultShapes& out) {
   out.push_back({result_shape(q, v), q.dtype()});
   // Logarithms of the sums of exponentials, which the backward begins with.
   out.push_back({Dims{q.shape()[0], q.shape()[form.heads], q.shape()[form.time]},
@@ -259,7 +261,7 @@ CappedScores capped(const Tensor& scores, double softcap) {
 //   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dy,
 // where dropout follows P and dP, and a cap stands between the scaled scores and the mask. Below,
 // of_x is the gradient of x.
-GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
+RecomputedGradients differentiate_again(const GradientCall& call, std::span<const Tensor> grads) {
   static const Op& dropout = find_op("dropout");
   const DType wide = statistics_type(call.q.dtype());
   const std::int64_t kv_heads = call.k.size(1);
@@ -292,7 +294,7 @@ GradientsAgain differentiate_again(const GradientCall& call, std::span<const Ten
   const Tensor of_capped = softmax_backward(dp, p, 3);
   const Tensor ds = through_cap(of_capped);
 
-  GradientsAgain of;
+  RecomputedGradients of;
   Tensor of_ds, of_p, of_scores;
   const auto put = [&](Tensor& into, const Tensor& a, const Tensor& b, double by) {
     const Tensor product = matmul(a, b);

@@ -16,15 +16,18 @@ namespace tessera::ops::attention {
 using kernels::AttentionStrides;
 
 /// Which dims of q, k and v are which.
-struct Form {
+struct DimOrder {
   int time;
   int heads;
   const char* expected;
 };
-inline constexpr Form time_first{1, 2, "q [B, Tq, H, D], k [B, Tk, KV, D] and v [B, Tk, KV, Dv]"};
-inline constexpr Form heads_first{2, 1, "q [B, H, Tq, D], k [B, KV, Tk, D] and v [B, KV, Tk, Dv]"};
+inline constexpr DimOrder time_first{1, 2,
+                                     "q [B, Tq, H, D], k [B, Tk, KV, D] and v [B, Tk, KV, Dv]"};
+inline constexpr DimOrder heads_first{2, 1,
+                                      "q [B, H, Tq, D], k [B, KV, Tk, D] and v [B, KV, Tk, Dv]"};
 
-void check(const Call& call, const Form& form, const Tensor& q, const Tensor& k, const Tensor& v);
+void check(const Call& call, const DimOrder& form, const Tensor& q, const Tensor& k,
+           const Tensor& v);
 
 /// Of a token in a sequence: far beyond any, and sums of such numbers do not overflow. Longer
 /// windows are as good as this one.
@@ -48,25 +51,26 @@ struct Scores {
 };
 
 /// Without the documents, which are memory of a call.
-kernels::AttentionShape shape_of(const Form& form, const Tensor& q, const Tensor& k,
+kernels::AttentionShape shape_of(const DimOrder& form, const Tensor& q, const Tensor& k,
                                  const Tensor& v, const Scores& scores);
 /// The shape with a contiguous operand for the documents. Errors: they do not follow one another.
-kernels::AttentionShape shape_of(Workspace& w, const Call& call, const Form& form, const Tensor& q,
-                                 const Tensor& k, const Tensor& v, const Scores& scores);
+kernels::AttentionShape shape_of(Workspace& w, const Call& call, const DimOrder& form,
+                                 const Tensor& q, const Tensor& k, const Tensor& v,
+                                 const Scores& scores);
 
 /// The operand as the kernel takes it: any strides, but the last dim in one piece.
 Tensor rows_of_heads(Workspace& w, const Tensor& x);
 
-AttentionStrides strides_of(const Form& form, const Tensor& x);
+AttentionStrides strides_of(const DimOrder& form, const Tensor& x);
 
 /// The shape of the result: q's, with v's last dim.
 Dims result_shape(const Tensor& q, const Tensor& v);
-void push_results(const Form& form, const Tensor& q, const Tensor& v, ResultShapes& out);
+void push_results(const DimOrder& form, const Tensor& q, const Tensor& v, ResultShapes& out);
 
 /// Op::flops of attention: `products` of them, half over the head dim of q and k and half over that
 /// of v, for each query and key that it sees. Masks and
 /// documents are not looked at.
-double pair_flops(const Form& form, const Tensor& q, const Tensor& k, const Tensor& v,
+double pair_flops(const DimOrder& form, const Tensor& q, const Tensor& k, const Tensor& v,
                   const Scores& scores, int products);
 
 /// That of an attention without masks, for forward() and gradient().
@@ -76,7 +80,7 @@ inline constexpr auto no_mask = []<class T>(const Workspace&, T) {
 
 /// `mask_of(w, T)` gives the masks for elements of type T.
 template <class MaskOf>
-inline void forward(const Call& call, const Form& form, const Scores& scores,
+inline void forward(const Call& call, const DimOrder& form, const Scores& scores,
                     std::span<const Tensor> out, Workspace& w, MaskOf mask_of) {
   if (out[0].numel() == 0) {
     return;
@@ -96,7 +100,7 @@ inline void forward(const Call& call, const Form& form, const Scores& scores,
 /// Operands dy, q, k, v, y, lse; results the gradients of q, k, v. Of a block, operand 4 is not y
 /// but dy . y of each query.
 template <class MaskOf>
-inline void gradient(const Call& call, const Form& form, const Scores& scores,
+inline void gradient(const Call& call, const DimOrder& form, const Scores& scores,
                      std::span<const Tensor> out, Workspace& w, MaskOf mask_of) {
   const Tensor dy = rows_of_heads(w, call.in[0]);
   const Tensor q = rows_of_heads(w, call.in[1]);
@@ -133,7 +137,7 @@ inline void gradient(const Call& call, const Form& form, const Scores& scores,
   });
 }
 
-inline void check_gradient(const Call& call, const Form& form, bool is_block = false) {
+inline void check_gradient(const Call& call, const DimOrder& form, bool is_block = false) {
   const Tensor& q = call.in[1];
   const Dims result = result_shape(q, call.in[3]);
   const Dims statistics{q.shape()[0], q.shape()[form.heads], q.shape()[form.time]};
@@ -148,7 +152,7 @@ inline void check_gradient(const Call& call, const Form& form, bool is_block = f
 /// Whether each rank gets whole groups of query heads with their key/value head, when all operands
 /// are cut as finely as the finest. `q` is q's place: 0, or 1 after the gradient; `mask_dim` the
 /// last operand's dim of the heads, or -1.
-inline bool heads_divide(const RuleContext& context, const Form& form, std::size_t q,
+inline bool heads_divide(const RuleContext& context, const DimOrder& form, std::size_t q,
                          int mask_dim = -1) {
   const auto in = context.call.in;
   const std::size_t mask = q == 0 ? 3 : 6;
@@ -176,7 +180,7 @@ struct GradientCall {
 };
 
 /// The gradients of those operands.
-struct GradientsAgain {
+struct RecomputedGradients {
   Tensor dy;
   Tensor q;
   Tensor k;
@@ -186,7 +190,7 @@ struct GradientsAgain {
 
 /// From the gradients of dq, dk, dv and, where the call has made it, of the scores' gradient; an
 /// undefined one stands for zeros. By operators, which hold all scores, in the type of sums.
-GradientsAgain differentiate_again(const GradientCall& call, std::span<const Tensor> grads);
+RecomputedGradients differentiate_again(const GradientCall& call, std::span<const Tensor> grads);
 
 /// The rule of attention of q, k, v and documents with time first: by batch, or by heads.
 void time_first_rule(const RuleContext& context, Strategies& strategies);

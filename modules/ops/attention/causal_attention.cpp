@@ -105,7 +105,7 @@ void causal_second(const BackwardContext& context, std::span<const Tensor> grads
   // Exchanges the two dims, there and back.
   const auto heads_in_front = [](const Tensor& x) { return x ? transpose(x, 1, 2) : x; };
   const Tensor u[] = {heads_in_front(grads[0]), heads_in_front(grads[1]), heads_in_front(grads[2])};
-  const GradientsAgain of =
+  const RecomputedGradients of =
       differentiate_again({.dy = heads_in_front(context.in[0]),
                            .q = heads_in_front(context.in[1]),
                            .k = heads_in_front(context.in[2]),

@@ -222,15 +222,15 @@ void masked_grad_rule(const RuleContext& context, Strategies& strategies) {
 void masked_second(const BackwardContext& context, std::span<const Tensor> grads,
                    std::span<Tensor> out) {
   const auto arguments = context.args<MaskedBackwardArgs>();
-  const GradientsAgain of = differentiate_again({.dy = context.in[0],
-                                                 .q = context.in[1],
-                                                 .k = context.in[2],
-                                                 .v = context.in[3],
-                                                 .mask = context.in[6],
-                                                 .scores = scores_of(arguments),
-                                                 .dropout_p = arguments.dropout_p,
-                                                 .numbers = arguments.numbers},
-                                                grads);
+  const RecomputedGradients of = differentiate_again({.dy = context.in[0],
+                                                      .q = context.in[1],
+                                                      .k = context.in[2],
+                                                      .v = context.in[3],
+                                                      .mask = context.in[6],
+                                                      .scores = scores_of(arguments),
+                                                      .dropout_p = arguments.dropout_p,
+                                                      .numbers = arguments.numbers},
+                                                     grads);
   const Tensor found[] = {of.dy, of.q, of.k, of.v};
   for (std::size_t i = 0; i < 4; ++i) {
     if (context.needs(i) && found[i]) {

@@ -183,7 +183,7 @@ class IssuedCollective final : public PendingCollective {
 inline void* data_of(const Tensor& x) { return is_on_host(x) ? x.raw_data() : x.device_address(); }
 
 /// Whether an in-place operator also reads what it writes.
-enum class Written : std::uint8_t { and_read, only };
+enum class WriteAccess : std::uint8_t { and_read, only };
 
 /// Whether the world communicates in the background, and the calling thread is not in a stream.
 bool in_background();
@@ -192,7 +192,7 @@ bool in_background();
 void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group);
 /// The call in the group's stream, for wait() to complete.
 void issue_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
-                     Written written = Written::and_read);
+                     WriteAccess written = WriteAccess::and_read);
 
 /// Tells the calling thread's observers which of its calls in streams of devices have ended. Calls
 /// in streams of the CPU are reported when they are waited for.
@@ -204,7 +204,7 @@ void in_stream(const Call& call, std::span<Tensor> out) {
   communicate_in_stream(call, out, call.args<Args>().group);
 }
 /// Registers an in-place operator that only issues its call.
-template <class Args, Written written = Written::and_read>
+template <class Args, WriteAccess written = WriteAccess::and_read>
 void issued_in_stream(const Call& call, std::span<Tensor> out) {
   issue_in_stream(call, out, call.args<Args>().group, written);
 }

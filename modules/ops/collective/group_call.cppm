@@ -27,7 +27,7 @@ inline void bump_further_versions(std::span<const Tensor> written) {
 
 /// Op::any_device of messages, which no device moves yet: through the host's memory.
 void message_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
-                       Written written);
+                       WriteAccess written);
 
 /// Errors: the call has no group.
 void check_given(const GroupArgument& group);

@@ -68,14 +68,14 @@ void complete_issued(std::span<Tensor> out) {
 }
 
 /// What a call in a stream tells the observers of the thread that has queued it.
-struct Observed {
+struct ObservedCall {
   const bool observed = collective::is_observed();
   const std::int64_t queued = observed ? collective::steady_nanoseconds() : 0;
   std::vector<collective::StreamedActivity> record = {};  // complete after the call's event
 };
 
 /// A call that waits in a stream: its operands and results as the CPU's kernel sees them.
-struct QueuedCall : Observed {
+struct QueuedCall : ObservedCall {
   const Op& op;
   Attributes attributes;
   collective::RankContext rank = {};
@@ -120,13 +120,13 @@ struct QueuedCall : Observed {
 };
 
 /// Calls on devices that the thread has queued under an observer, for which it does not wait.
-struct Unreported {
-  std::shared_ptr<const Observed> call;
+struct UnreportedCall {
+  std::shared_ptr<const ObservedCall> call;
   Event done;
 };
-thread_local std::vector<Unreported> unreported;
+thread_local std::vector<UnreportedCall> unreported;
 
-void report(const Observed& call, std::int64_t waited_from, std::int64_t waited_until) {
+void report(const ObservedCall& call, std::int64_t waited_from, std::int64_t waited_until) {
   for (collective::StreamedActivity activity : call.record) {
     activity.queued = call.queued;
     activity.waited_from = waited_from;
@@ -136,10 +136,10 @@ void report(const Observed& call, std::int64_t waited_from, std::int64_t waited_
 }
 
 /// Tensors over other memory than theirs: views of one memory stay views of one memory.
-class Twins {
+class HostViews {
  public:
   /// The operands' values are to be copied from the device's memory through pinned memory.
-  explicit Twins(const Stream& stream) : stream_(stream) {}
+  explicit HostViews(const Stream& stream) : stream_(stream) {}
 
   Tensor of(const Tensor& x) {
     return from_storage(storage_of(x), x.shape(), x.strides(), x.offset(), x.dtype());
@@ -150,7 +150,7 @@ class Twins {
   void store(const Tensor& x) { copy(x, CopyKind::from_pinned); }
 
  private:
-  Counted<Storage> storage_of(const Tensor& x) {
+  IntrusivePointer<Storage> storage_of(const Tensor& x) {
     Storage& own = x.storage();
     const auto found =
         std::ranges::find_if(known_, [&](const auto& pair) { return pair.first == &own; });
@@ -193,7 +193,7 @@ class Twins {
   }
 
   Stream stream_;
-  std::vector<std::pair<const Storage*, Counted<Storage>>> known_;
+  std::vector<std::pair<const Storage*, IntrusivePointer<Storage>>> known_;
 };
 
 /// A collective that was queued for a tensor's memory.
@@ -313,7 +313,7 @@ std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Te
     run();
     return std::make_unique<DeviceCollective>(stream);
   }
-  const auto told = std::make_shared<Observed>();
+  const auto told = std::make_shared<ObservedCall>();
   collective::StreamRecord record;
   const auto began = std::make_shared<std::int64_t>(0);
   stream.launch([began] { *began = collective::steady_nanoseconds(); });
@@ -336,7 +336,7 @@ std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Te
 
 /// `carrier`: the storage that will hold the result of this function, and is not kept by it.
 std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tensor> out,
-                                                const GroupArgument& group, Written written,
+                                                const GroupArgument& group, WriteAccess written,
                                                 const Storage* carrier) {
   const Device device = data_of_call(call, out).device();
   collective::Communicator& communicator = group.stream_communicator();
@@ -346,7 +346,7 @@ std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tens
   }
   const bool moves = call.op.communicates != Communicates::waits;
   auto queued = std::make_shared<QueuedCall>(call.op, call.attributes);
-  Twins twins(stream);
+  HostViews twins(stream);
   std::vector<Tensor> kept_written;
   std::vector<Tensor> sources;
   for (std::size_t i = 0; i < call.in.size(); ++i) {
@@ -356,7 +356,7 @@ std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tens
                                call.op.operand_name(i, call.in.size())));
     }
     queued->in.push_back(x ? twins.of(x) : x);
-    if (x && moves && !(written == Written::only && is_written(call, i))) {
+    if (x && moves && !(written == WriteAccess::only && is_written(call, i))) {
       twins.fetch(x);
     }
     if (x && device == cpu && &x.storage() != carrier) {
@@ -389,7 +389,7 @@ std::unique_ptr<QueuedCollective> queue_on_host(const Call& call, std::span<Tens
 }
 
 std::unique_ptr<PendingCollective> queue(const Call& call, std::span<Tensor> out,
-                                         const GroupArgument& group, Written written,
+                                         const GroupArgument& group, WriteAccess written,
                                          const Storage* carrier) {
   collective::Communicator* const communicator =
       group.group == nullptr ? nullptr
@@ -404,7 +404,7 @@ std::unique_ptr<PendingCollective> queue(const Call& call, std::span<Tensor> out
 }  // namespace
 
 void report_streams() {
-  std::erase_if(unreported, [](const Unreported& queued) {
+  std::erase_if(unreported, [](const UnreportedCall& queued) {
     const bool ended = queued.done.reached();
     if (ended) {
       report(*queued.call, 0, 0);
@@ -419,16 +419,16 @@ bool in_background() {
 }
 
 void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group) {
-  queue(call, out, group, Written::and_read, nullptr)->complete(out[0]);
+  queue(call, out, group, WriteAccess::and_read, nullptr)->complete(out[0]);
 }
 
 void message_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
-                       Written written) {
+                       WriteAccess written) {
   queue_on_host(call, out, group, written, nullptr)->complete(data_of_call(call, out));
 }
 
 void issue_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
-                     Written written) {
+                     WriteAccess written) {
   Storage& carrier = out[0].storage();
   carrier.set_pending(queue(call, out, group, written, &carrier));
 }

@@ -109,7 +109,7 @@ std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const 
 const Op& all_gather_into_op = register_op<AllGatherIntoArgs>({
     .schema = "all_gather_into(wholes..., shards...)",
     .cpu = issued_on_host<AllGatherIntoArgs, start_all_gather_into>,
-    .any_device = issued_in_stream<AllGatherIntoArgs, Written::only>,
+    .any_device = issued_in_stream<AllGatherIntoArgs, WriteAccess::only>,
     .in_place = true,
     .keeps_versions = true,
     .communicates = Communicates::all_gather,
@@ -149,7 +149,7 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, co
 const Op& reduce_scatter_into_op = register_op<ReduceScatterIntoArgs>({
     .schema = "reduce_scatter_into(shards..., wholes...)",
     .cpu = issued_on_host<ReduceScatterIntoArgs, start_reduce_scatter_into>,
-    .any_device = issued_in_stream<ReduceScatterIntoArgs, Written::only>,
+    .any_device = issued_in_stream<ReduceScatterIntoArgs, WriteAccess::only>,
     .in_place = true,
     .communicates = Communicates::reduce_scatter,
     .issues = true,

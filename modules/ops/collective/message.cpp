@@ -56,7 +56,7 @@ void receive_cpu(const Call& call, std::span<Tensor> out) {
   }
 }
 
-template <Written written>
+template <WriteAccess written>
 void on_device(const Call& call, std::span<Tensor> out) {
   message_in_stream(call, out, checked(call).group, written);
 }
@@ -65,7 +65,7 @@ const Op& send_op = register_op<MessageArgs>({
     .schema = "send(x)",
     .infer = send_infer,
     .cpu = send_cpu,
-    .any_device = on_device<Written::and_read>,
+    .any_device = on_device<WriteAccess::and_read>,
     .communicates = Communicates::all_to_all,
     .moves_elements = true,
     .about = "Sends x to a rank of the group, which receives it with the same tag; does not wait "
@@ -75,7 +75,7 @@ const Op& send_op = register_op<MessageArgs>({
 const Op& receive_op = register_op<MessageArgs>({
     .schema = "receive_(x)",
     .cpu = receive_cpu,
-    .any_device = on_device<Written::only>,
+    .any_device = on_device<WriteAccess::only>,
     .in_place = true,
     .communicates = Communicates::all_to_all,
     .moves_elements = true,

@@ -20,7 +20,7 @@ namespace {
 using namespace indexing;
 
 /// Integer indices, and the dims of x that they are for, in ascending order.
-struct Indexed {
+struct IndexedDims {
   std::vector<Tensor> indices;
   Dims dims;
 
@@ -54,8 +54,8 @@ void check_mask(const char* op, const Tensor& mask, const Dims& x, int dim) {
 bool is_mask(const Tensor& index) { return index && index.dtype() == DType::boolean; }
 
 /// Masks become the positions where they are true.
-Indexed indexed_dims(const char* op, const Dims& x, std::span<const Tensor> indices) {
-  Indexed result;
+IndexedDims indexed_dims(const char* op, const Dims& x, std::span<const Tensor> indices) {
+  IndexedDims result;
   int dim = 0;
   const auto add = [&](const Tensor& index) {
     if (dim == x.size()) {
@@ -89,7 +89,7 @@ Indexed indexed_dims(const char* op, const Dims& x, std::span<const Tensor> indi
 }
 
 /// The order of x's dims with the indexed ones first.
-Dims indexed_first(const Indexed& indexed, int count) {
+Dims indexed_first(const IndexedDims& indexed, int count) {
   Dims order = indexed.dims;
   for (int d = 0; d < count; ++d) {
     if (!indexed.dims.contains(d)) {
@@ -155,7 +155,7 @@ Tensor index(const Tensor& x, std::span<const Tensor> indices) {
   if (is_direct(indices)) {
     return index_first_dims(x, indices);
   }
-  const Indexed indexed = indexed_dims("index", x.shape(), indices);
+  const IndexedDims indexed = indexed_dims("index", x.shape(), indices);
   const Tensor found =
       index_first_dims(permute(x, indexed_first(indexed, x.dims())), indexed.indices);
   const int in_front = indexed.in_front();
@@ -174,7 +174,7 @@ Tensor index_put(const Tensor& x, std::span<const Tensor> indices, const Tensor&
       (indices[0].is_distributed() || indices[0].is_meta())) {
     return masked_put(x, indices[0], values, accumulate);
   }
-  const Indexed indexed = indexed_dims("index_put", x.shape(), indices);
+  const IndexedDims indexed = indexed_dims("index_put", x.shape(), indices);
   const Dims order = indexed_first(indexed, x.dims());
   Tensor put = values;
   if (const int in_front = indexed.in_front(); in_front > 0) {

@@ -94,18 +94,18 @@ const Op& scatter_op = register_op<DimArgs>({
 });
 
 /// g with zeros at the indices, and what stood there.
-struct Overwritten {
+struct OverwrittenValues {
   Tensor rest;
   Tensor taken;
 };
-Overwritten overwritten(const Tensor& g, const Tensor& index, std::int64_t dim) {
+OverwrittenValues overwritten(const Tensor& g, const Tensor& index, std::int64_t dim) {
   Tensor taken = gather(g, index, dim);
   return {scatter(g, index, zeros_like(taken), dim), taken};
 }
 
 void scatter_backward(const BackwardContext& context, std::span<const Tensor> grads,
                       std::span<Tensor> out) {
-  const Overwritten parts = overwritten(grads[0], context.in[1], context.args<DimArgs>().dim);
+  const OverwrittenValues parts = overwritten(grads[0], context.in[1], context.args<DimArgs>().dim);
   if (context.needs(0)) {
     out[0] = parts.rest;
   }

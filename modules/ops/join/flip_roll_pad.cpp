@@ -129,8 +129,8 @@ void infer(const Call& call, ResultShapes& out) {
 }
 
 /// [outer, extent, inner] around dim d of `shape`.
-struct Around {
-  Around(const Dims& shape, int dim) {
+struct SplitShape {
+  SplitShape(const Dims& shape, int dim) {
     for (int d = 0; d < shape.size(); ++d) {
       (d < dim ? outer : d > dim ? inner : extent) *= shape[d];
     }
@@ -179,7 +179,7 @@ void slide(Workspace& w, const Slides& slides, const Tensor& x, const void* fill
       return;
     }
     s.write_sources(sources.data());
-    const Around a(from.shape(), d);
+    const SplitShape a(from.shape(), d);
     kernels::choose_slices(static_cast<std::int64_t>(size_of(x.dtype())), a.outer, a.extent,
                            a.inner, sources, pointer<void>(from), fill, pointer<void>(to));
   });
@@ -332,7 +332,7 @@ void pad_grad_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
   const Tensor sums = sums_for(w, out[0]);
   dim_by_dim(w, slides, converted_operand(w, call.in[0], type), sums,
              [&](int d, const Slide& s, const Tensor& from, const Tensor& to) {
-               const Around a(to.shape(), d);
+               const SplitShape a(to.shape(), d);
                const kernels::SparseMap map(w, s.result, s.result);
                if (w.counts()) {
                  return;

@@ -186,13 +186,13 @@ void sum_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) {
 }
 
 /// Codes that are sharded along `dim`, and their factors: sharded too, or the only one.
-struct Cut {
+struct CodePlacements {
   Placement codes;
   Placement factor;
   bool fits = true;  // no rank's part cuts a block
 };
 
-Cut cut(const RuleContext& context, std::size_t at, int dim) {
+CodePlacements cut(const RuleContext& context, std::size_t at, int dim) {
   const Tensor& factor = context.call.in[at + 1];
   if (factor.dims() == 0 || (factor.shape()[dim] == 1 && context.axis_size > 1)) {
     return {Shard(dim), Replicate()};
@@ -204,11 +204,11 @@ Cut cut(const RuleContext& context, std::size_t at, int dim) {
   return {Shard(dim), Shard(dim), factors == extent || factors == shards || whole_blocks};
 }
 
-Cut no_cut() { return {Replicate(), Replicate()}; }
+CodePlacements no_cut() { return {Replicate(), Replicate()}; }
 
 /// What the product is added to has the result's placement.
-void add_strategy(Strategies& strategies, std::size_t first, const Cut& a, const Cut& b,
-                  Placement result) {
+void add_strategy(Strategies& strategies, std::size_t first, const CodePlacements& a,
+                  const CodePlacements& b, Placement result) {
   if (!a.fits || !b.fits) {
     return;
   }

@@ -34,15 +34,15 @@ Chunks chunks_of(const Call& call) {
 }
 
 /// One tensor as [outer, extent, inner] around the dim that is cut, in chunks of `chunk`.
-struct Cut {
+struct ChunkedDims {
   std::int64_t outer = 1;
   std::int64_t extent = 1;
   std::int64_t inner = 1;
   std::int64_t chunk = 0;
 };
 
-Cut cut_of(const Tensor& x, const Chunks& chunks) {
-  Cut cut;
+ChunkedDims cut_of(const Tensor& x, const Chunks& chunks) {
+  ChunkedDims cut;
   for (int d = 0; d < x.dims(); ++d) {
     (d < chunks.dim ? cut.outer : d > chunks.dim ? cut.inner : cut.extent) *= x.shape()[d];
   }
@@ -71,7 +71,7 @@ void chunk_cat_infer(const Call& call, ResultShapes& out) {
                                          to_string(x.shape()), chunks.dim,
                                          to_string(call.in[0].shape()))});
     }
-    const Cut cut = cut_of(x, chunks);
+    const ChunkedDims cut = cut_of(x, chunks);
     width += cut.chunk * cut.inner;
   }
   for (int d = 0; d < chunks.dim; ++d) {
@@ -97,7 +97,7 @@ void chunk_cat_cpu(const Call& call, std::span<const Tensor> out, Workspace& w) 
     if (w.counts()) {
       continue;
     }
-    const Cut cut = cut_of(x, chunks);
+    const ChunkedDims cut = cut_of(x, chunks);
     const auto* const from = pointer<const std::byte>(x);
     for (std::int64_t row = 0; row < cut.outer * chunks.count; ++row) {
       const std::int64_t first = row % chunks.count * cut.chunk;

@@ -73,14 +73,14 @@ bool holds(double value) {
          value < static_cast<double>(std::numeric_limits<T>::max()) + 1;
 }
 
-struct Compared {
+struct ScalarComparison {
   Tensor x;
   double value;
 };
 
 /// x in a type that holds the number: f32 for an integer tensor and a number that is not whole, as
 /// in PyTorch; a wider type for a number outside of x's. Beyond all integers there is infinity.
-Compared comparable(const Op& op, const Tensor& x, double value) {
+ScalarComparison comparable(const Op& op, const Tensor& x, double value) {
   operands::given(op.name, "x", x);
   if (is_floating(x.dtype())) {
     return {x, value};
@@ -98,7 +98,7 @@ Compared comparable(const Op& op, const Tensor& x, double value) {
 }
 
 Tensor compare(const Op& op, const Tensor& x, double value) {
-  const Compared both = comparable(op, x, value);
+  const ScalarComparison both = comparable(op, x, value);
   return call_one(op, {both.x}, ValueArgs{both.value});
 }
 

@@ -39,11 +39,11 @@ double measure_gemm(double seconds) {
   return best;
 }
 
-void compute(Computed what, std::int64_t count) {
+void compute(ComputeKind what, std::int64_t count) {
   switch (what) {
-    case Computed::exponentials:
+    case ComputeKind::exponentials:
       return kernels::compute_exponentials(count);
-    case Computed::random_words:
+    case ComputeKind::random_words:
       return kernels::compute_random_words(count);
   }
 }

@@ -18,10 +18,10 @@ void in_pieces(std::int64_t count, std::int64_t grain,
 double measure_gemm(double seconds);
 
 /// Work of kernels beside their reads and writes, in f32.
-enum class Computed : std::uint8_t { exponentials, random_words };
+enum class ComputeKind : std::uint8_t { exponentials, random_words };
 
 /// Computes about `count` of these in the calling thread, by the functions that the kernels use, on
 /// values that stay in the first-level cache: a bound for kernels that need as many.
-void compute(Computed what, std::int64_t count);
+void compute(ComputeKind what, std::int64_t count);
 
 }  // namespace tessera::ops

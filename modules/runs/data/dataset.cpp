@@ -24,7 +24,7 @@ using Rows = std::shared_ptr<const data::RowSource>;
 constexpr std::uint64_t packing = 0x7061636b696e67ULL;  // the seed's second part
 
 /// The rows of a source: those that are trained, and what is set aside at its end.
-struct Divided {
+struct SourceRows {
   Rows training;
   Rows validation;
   std::int64_t tokens = 0;  // to train on
@@ -69,7 +69,7 @@ Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std:
   return std::make_shared<data::DocumentRows>(documents, begin, end, by.length, by.padding);
 }
 
-Divided divided(const OpenedSource& source, const Division& by) {
+SourceRows divided(const OpenedSource& source, const Division& by) {
   const std::int64_t of_record = source.tokens ? 1 : source.documents->of_record();
   const std::int64_t all =
       source.tokens ? source.tokens->size() : source.documents->size() / of_record;
@@ -139,7 +139,7 @@ void Dataset::divide(const RunSpec& config) {
   std::int64_t rows = 0;
   by.share = share;
   for (const OpenedSource& source : sources_) {
-    const Divided parts = divided(source, by);
+    const SourceRows parts = divided(source, by);
     training_tokens_ += parts.tokens;
     documents_ += parts.documents;
     validation_tokens += parts.validation_tokens;
@@ -166,7 +166,7 @@ void Dataset::divide(const RunSpec& config) {
     validation.clear();
     validation_tokens = 0;
     for (const OpenedSource& source : validation_sources_) {
-      const Divided parts = divided(source, by);
+      const SourceRows parts = divided(source, by);
       validation_tokens += parts.tokens;
       validation.push_back(parts.training);
     }
@@ -238,14 +238,14 @@ void Dataset::measure() {
   trained_share_ = trained;
 }
 
-data::Mixture::Place Dataset::place_of(std::int64_t step, std::int64_t row) const {
+data::Mixture::SourceRow Dataset::place_of(std::int64_t step, std::int64_t row) const {
   return training_->at(step * batch_ + row);
 }
 
 std::int64_t Dataset::trained(std::int64_t step) const {
   std::int64_t sum = 0;
   for (std::int64_t row = 0; row < batch_; ++row) {
-    const data::Mixture::Place place = place_of(step, row);
+    const data::Mixture::SourceRow place = place_of(step, row);
     sum += training_->source(place.source).trained(place.row);
   }
   return sum;
@@ -290,7 +290,7 @@ Batch Dataset::rows(std::int64_t step, std::int64_t first_row, std::int64_t coun
   }
   Batch batch = empty_batch(count);
   for (std::int64_t i = 0; i < count; ++i) {
-    const data::Mixture::Place place = place_of(step, first_row + i);
+    const data::Mixture::SourceRow place = place_of(step, first_row + i);
     fill(batch, i, training_->source(place.source), place.row);
   }
   return batch;

@@ -42,7 +42,7 @@ class Dataset {
   /// Rows [first_row, first_row + count) of step `step` (counted from 0).
   Batch rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const;
   /// Which row of which source is row `row` of step `step` (docs/random-numbers.md).
-  data::Mixture::Place place_of(std::int64_t step, std::int64_t row) const;
+  data::Mixture::SourceRow place_of(std::int64_t step, std::int64_t row) const;
   /// Its number in its source.
   std::int64_t window_of(std::int64_t step, std::int64_t row) const {
     return place_of(step, row).row;

@@ -87,7 +87,7 @@ class Finder {
       return;
     }
     const std::size_t problems = problems_.size();
-    Below below;
+    FolderContents below;
     walk(path, below);
     // Folders themselves come before links to them: those change nothing then.
     for (std::size_t i = 0; i < below.links.size(); ++i) {
@@ -106,14 +106,14 @@ class Finder {
 
   using Kind = std::pair<std::string, std::string>;  // one, several
 
-  struct Below {
+  struct FolderContents {
     std::vector<fs::path> files;
     std::vector<fs::path> links;  // to folders
     std::set<std::pair<std::uint64_t, std::uint64_t>> entered;
   };
 
   /// All below a folder, unless it was entered before.
-  void walk(const fs::path& folder, Below& below) {
+  void walk(const fs::path& folder, FolderContents& below) {
     struct stat own{};
     std::error_code error;
     if (::stat(folder.c_str(), &own) == 0 &&
@@ -135,7 +135,7 @@ class Finder {
     }
   }
 
-  void sort_out(const fs::path& path, Below& below) {
+  void sort_out(const fs::path& path, FolderContents& below) {
     if (path.filename().string().starts_with('.')) {
       ++hidden_;
       return;

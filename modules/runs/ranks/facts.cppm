@@ -36,7 +36,7 @@ struct Facts {
   std::size_t rank_bytes = 0;                    // what each rank has besides, all the time
   int kept_gathers = -1;                         // Run::kept_gathers, for the ranks
   std::shared_ptr<const OneRank> one_rank = {};  // Run::one_rank, for the ranks
-  std::shared_ptr<PlannedStates> states = {};    // Run::states, for the ranks
+  std::shared_ptr<StageStates> states = {};      // Run::states, for the ranks
 };
 
 /// Checks the whole run without communication: styles, patterns, placements, the division of the

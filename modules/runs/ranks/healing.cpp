@@ -28,15 +28,15 @@ double now() {
 }
 
 /// Of a machine, as those that have its states number its ranks.
-struct RanksThere {
+struct MachineRanks {
   int all = 1;  // of the run
   int first = 0;
   int there = 0;
 };
 
 /// Those of this machine; `before`: of the one before it.
-RanksThere ranks_there(const RunSpec& config, int before) {
-  RanksThere ranks{.all = static_cast<int>(config.ranks())};
+MachineRanks ranks_there(const RunSpec& config, int before) {
+  MachineRanks ranks{.all = static_cast<int>(config.ranks())};
   if (const auto place = collective::launcher_place(config.machine)) {
     ranks.there = collective::ranks_started_here(ranks.all, config.machine);
     ranks.first = (place->machine + place->machines - before) % place->machines * ranks.there;
@@ -44,8 +44,8 @@ RanksThere ranks_there(const RunSpec& config, int before) {
   return ranks;
 }
 
-KeptStates memory_for(const RanksThere& ranks) {
-  return KeptStates(ranks.all, ranks.first, ranks.there);
+MemoryStateStore memory_for(const MachineRanks& ranks) {
+  return MemoryStateStore(ranks.all, ranks.first, ranks.there);
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ Healing::Healing(const Run& run, StartPoint& start)
   start_.kept = &kept_;
   start_.begun = start.step;
   if (has_second_home(run)) {
-    const RanksThere before = ranks_there(config_, 1);
+    const MachineRanks before = ranks_there(config_, 1);
     of_other_.emplace(before.all, before.first, before.there);
     kept_.expect_copies();
   }

@@ -33,8 +33,8 @@ class Healing {
 
   const RunSpec& config_;
   StartPoint& start_;
-  KeptStates kept_;
-  std::optional<KeptStates> of_other_;
+  MemoryStateStore kept_;
+  std::optional<MemoryStateStore> of_other_;
   std::vector<double> times_;                  // of the starts within the last hour, in seconds
   std::optional<std::int64_t> step_of_fault_;  // of the last failure that was not from outside
 };

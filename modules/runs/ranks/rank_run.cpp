@@ -291,8 +291,8 @@ class RankRun {
   const Run& run_;
   double step_flops_;
   collective::World& world_;
-  KeptStates* kept_;   // null: the run does not heal
-  std::int64_t told_;  // the last step that ranks before these have told
+  MemoryStateStore* kept_;  // null: the run does not heal
+  std::int64_t told_;       // the last step that ranks before these have told
   Device device_ = cpu;
   std::optional<StepScope> kernels_;  // those that are planned for
   std::unique_ptr<Trainer> trainer_;

@@ -27,7 +27,7 @@ struct Run {
   std::string base_hash = {};    // of model.from, where a checkpoint names it (hub::base_hash)
   int kept_gathers = -1;         // see graph::ExecutionOptions; -1: what rank 0 has room for
   std::shared_ptr<const OneRank> one_rank = {};  // with graph.mode; null: a Trainer captures it
-  std::shared_ptr<PlannedStates> states = {};    // StepSetup::states; constant while ranks run
+  std::shared_ptr<StageStates> states = {};      // StepSetup::states; constant while ranks run
   StepRates rates = {};                          // measured once, for all ranks
   int launchers = 1;                             // machines, each of which starts its own ranks
 };
@@ -46,9 +46,9 @@ struct StartPoint {
   std::int64_t step = 0;                       // steps that are done
   std::string base_hash = {};                  // Run::base_hash, for the ranks
   std::vector<std::string> notes = {};         // what the user should know of it, a line each
-  KeptStates* kept = nullptr;  // with train.heal: where the state is kept after every step
-  bool from_kept = false;      // it continues from there, whatever checkpoint there is
-  std::int64_t begun = 0;      // with `kept`: steps that were done when the run began
+  MemoryStateStore* kept = nullptr;  // with train.heal: where the state is kept after every step
+  bool from_kept = false;            // it continues from there, whatever checkpoint there is
+  std::int64_t begun = 0;            // with `kept`: steps that were done when the run began
 };
 
 /// Whether graph.mode captures the step of one rank, and places it.
@@ -70,7 +70,7 @@ struct StepSetup {
   std::shared_ptr<const OneRank> one_rank = {};  // what is placed; null: it is captured
   bool captured = false;
   /// Of a model in stages: what its stages tell each other, as far as it is known before the step.
-  std::shared_ptr<PlannedStates> states = {};
+  std::shared_ptr<StageStates> states = {};
   graph::ExecutionOptions execution = {};
 };
 

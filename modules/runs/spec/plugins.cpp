@@ -26,8 +26,8 @@ void use_plugins(std::vector<std::string> paths) {
   }
   plugin::configure_host({.paths = paths});
   // A file that was named is wanted, whether or not a style of the run comes from it.
-  for (const plugin::Found& found :
-       paths.empty() ? std::vector<plugin::Found>{} : plugin::host().list()) {
+  for (const plugin::PluginFile& found :
+       paths.empty() ? std::vector<plugin::PluginFile>{} : plugin::host().list()) {
     const bool named = std::ranges::any_of(paths, [&](const std::string& path) {
       std::error_code ignored;
       return std::filesystem::equivalent(path, found.file, ignored);

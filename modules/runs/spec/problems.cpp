@@ -11,13 +11,13 @@ import tessera.base;
 
 namespace tessera::runs {
 
-std::string Place::text() const {
+std::string SourceLine::text() const {
   constexpr std::size_t longest = 200;
   const std::string name = shown(source, longest);
   return line > 0 ? fmt::format("{}:{}", name, line) : name;
 }
 
-void Problems::add(Place place, std::string text) {
+void Problems::add(SourceLine place, std::string text) {
   const auto at =
       std::ranges::upper_bound(all_, place.line, {}, [](const Problem& p) { return p.place.line; });
   all_.insert(at, {std::move(place), std::move(text)});

@@ -7,7 +7,7 @@ import tessera.base;
 export namespace tessera::runs {
 
 /// Where a value was given: a line of a file, or an argument of the command line (line 0).
-struct Place {
+struct SourceLine {
   std::string source;
   int line = 0;
   /// "run.toml:12", or the source alone.
@@ -18,7 +18,7 @@ struct Place {
 class Problems {
  public:
   explicit Problems(std::string file) : file_(std::move(file)) {}
-  void add(Place place, std::string text);
+  void add(SourceLine place, std::string text);
   /// For a problem that is not on a single line.
   void add(std::string text) { add({file_, 0}, std::move(text)); }
   std::size_t size() const { return all_.size(); }
@@ -27,7 +27,7 @@ class Problems {
 
  private:
   struct Problem {
-    Place place;
+    SourceLine place;
     std::string text;
   };
   std::string file_;

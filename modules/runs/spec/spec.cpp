@@ -41,7 +41,7 @@ std::int64_t RunSpec::ranks() const {
   return product;
 }
 
-Place RunSpec::place_of_key(const std::string& key) const {
+SourceLine RunSpec::place_of_key(const std::string& key) const {
   for (const std::string& name :
        {key, key.substr(0, key.rfind('.')), key.substr(0, key.find_first_of(".["))}) {
     if (const auto found = given.find(name); found != given.end()) {

@@ -297,7 +297,7 @@ struct RunSpec {
   collective::MachineOptions machine;
 
   std::filesystem::path file;  // that it was read from, as it was named; empty: a program made it
-  std::map<std::string, Place> given;  // by key; by section, where the file has its first line
+  std::map<std::string, SourceLine> given;  // by key; by section, where the file has its first line
 
   /// The number of ranks: the product of mesh.shape, 1 without a mesh.
   std::int64_t ranks() const;
@@ -310,7 +310,7 @@ struct RunSpec {
   /// "run.toml:12: mesh.shape": the beginning of an error's text about this key. Where it was not
   /// given, its section's line, or the file alone; of a program's own, the key alone.
   std::string place(const std::string& key) const;
-  Place place_of_key(const std::string& key) const;
+  SourceLine place_of_key(const std::string& key) const;
 };
 
 /// All keys with their values as a JSON object, for records in checkpoints.

@@ -29,7 +29,7 @@ std::int64_t on_device(const MemoryStatistics& memory) {
 }
 
 /// The largest number of sequences that divides the rank's and whose step fits; 0: there is none.
-std::int64_t fitting_rows(const PlannedStep& step, std::int64_t available) {
+std::int64_t fitting_rows(const StepMemory& step, std::int64_t available) {
   const std::int64_t of_rows = peak_of(step.memory, MemoryCategory::activation) +
                                peak_of(step.memory, MemoryCategory::workspace);
   const std::int64_t others = on_device(step.memory) - of_rows;
@@ -41,7 +41,7 @@ std::int64_t fitting_rows(const PlannedStep& step, std::int64_t available) {
   return 0;
 }
 
-std::string advice_for(const PlannedStep& step, std::int64_t available, bool shared) {
+std::string advice_for(const StepMemory& step, std::int64_t available, bool shared) {
   if (shared) {
     return "give each rank a device of its own (without a number in train.device)";
   }
@@ -90,7 +90,7 @@ std::string memory_text(const MemoryStatistics& memory) {
   return text;
 }
 
-void check_device_memory(const RunSpec& config, const PlannedStep& step) {
+void check_device_memory(const RunSpec& config, const StepMemory& step) {
   // Ranks that another launcher starts may be on other machines.
   const int ranks =
       collective::ranks_started_here(static_cast<int>(config.ranks()), config.machine);

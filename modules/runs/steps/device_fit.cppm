@@ -27,7 +27,7 @@ void check_device_kernels(const RunSpec& config, const MissingKernels& missing);
 std::string memory_text(const MemoryStatistics& memory);
 
 /// A rank's step, as its memory is planned.
-struct PlannedStep {
+struct StepMemory {
   const MemoryStatistics& memory;
   std::int64_t least =
       0;                  // bytes, where a captured step needs fewer than `memory` has in all; or 0
@@ -37,6 +37,6 @@ struct PlannedStep {
 
 /// Error (input): a device of this machine has less memory than the step needs. Devices whose
 /// memory is unknown are left out.
-void check_device_memory(const RunSpec& config, const PlannedStep& step);
+void check_device_memory(const RunSpec& config, const StepMemory& step);
 
 }  // namespace tessera::runs

@@ -205,14 +205,15 @@ void Trainer::record_evaluation(OneRank& into) {
       functions([this](const BatchPart& part) { return task_->validation_rows(part); }));
 }
 
-void Trainer::resume(const KeptStates& kept) {
+void Trainer::resume(const MemoryStateStore& kept) {
   const std::string& folder = run_.config.checkpoint.folder;
   const std::vector<std::string> saved =
       folder.empty() ? std::vector<std::string>{} : checkpoints_in(folder);
   training_->checkpoints().load(*kept.open(), saved.empty() ? std::string() : saved.front());
 }
 
-RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say, KeptStates* kept) {
+RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
+                                    MemoryStateStore* kept) {
   const CheckpointConfig& config = run_.config.checkpoint;
   if (!config.folder.empty() && collective::World::current().rank() == 0) {
     run_.task->keep_files(config.folder);

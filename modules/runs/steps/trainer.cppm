@@ -38,11 +38,11 @@ class Trainer {
   /// Restores everything that a step depends on. Errors (input): another model, damage.
   void resume(const std::string& checkpoint) { training_->checkpoints().load(checkpoint); }
   /// The same from the state that was kept.
-  void resume(const KeptStates& kept);
+  void resume(const MemoryStateStore& kept);
   /// Saves its checkpoints as the config says; `say` is called with lines for people. `kept`: where
   /// the state is kept after every step; null: nowhere.
   RunCheckpoints checkpoints(std::function<void(const std::string&)> say,
-                             KeptStates* kept = nullptr);
+                             MemoryStateStore* kept = nullptr);
 
   /// Step number done() (counted from 0).
   /// `last`: see StepBatch::last_train_step.

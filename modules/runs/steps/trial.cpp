@@ -300,7 +300,7 @@ Program record_steps(const Run& run, StepSetup setup) {
     setup.execution.across_steps = false;  // it is split where that is looked at
   }
   // It writes what is known into them, as other captures may do at the same time.
-  setup.states = setup.states ? std::make_shared<PlannedStates>(*setup.states) : nullptr;
+  setup.states = setup.states ? std::make_shared<StageStates>(*setup.states) : nullptr;
   Trainer trainer(run, setup, replacing);
   parts_of_batch(run, trainer.plan());
   if (trainer.plan().stages() != nullptr && !setup.states) {
@@ -355,10 +355,10 @@ void add_place(Trial& all, Trial one) {
 
 }  // namespace
 
-std::shared_ptr<PlannedStates> stage_states(const Run& run, StepSetup setup) {
+std::shared_ptr<StageStates> stage_states(const Run& run, StepSetup setup) {
   const std::vector<graph::Change> replacing = replacing_changes(run.config.graph);
   setup.captured = false;
-  setup.states = std::make_shared<PlannedStates>();
+  setup.states = std::make_shared<StageStates>();
   std::vector<int> ranks = {0};  // one of each place
   do {
     for (std::size_t place = 0; place < ranks.size(); ++place) {
@@ -487,7 +487,7 @@ Trial try_step(const Run& run, const StepSetup& setup) {
   bool local_products = false;
   StageRanks places;
   StepSetup all = setup;
-  all.states = std::make_shared<PlannedStates>();
+  all.states = std::make_shared<StageStates>();
   as_rank(0, [&] { trial = try_steps(run, all, local_products, places); });
   for (std::size_t place = 1; place < places.ranks.size(); ++place) {
     StageRanks same;

@@ -38,21 +38,21 @@ struct Trial {
   /// Bytes that this rank keeps in other places than the device's memory.
   std::size_t bytes_elsewhere = 0;
   /// What the training stores of this rank's part of the trained parameters.
-  struct Stored {
+  struct StoredBytes {
     std::int64_t elements = 0;
     std::int64_t values = 0;     // bytes
     std::int64_t gradients = 0;  // bytes
     std::int64_t state = 0;      // bytes, the optimizer's
   };
-  Stored stored = {};
+  StoredBytes stored = {};
   /// Of a model in stages, one for each coordinate of their axis. What the trial says otherwise of
   /// a rank is of the one that needs most memory.
-  struct Place {
+  struct StageMemory {
     int rank = 0;             // one of the ranks there
     std::string stages = {};  // "stage 0 (model.embed_tokens to model.layers.1)"
     MemoryStatistics memory = {};
   };
-  std::vector<Place> places = {};
+  std::vector<StageMemory> places = {};
   std::vector<parallel::StyleSummary> styles = {};
   std::string objective = {};          // Objective::text
   std::int64_t parameters = 0;         // elements of the whole model
@@ -70,7 +70,7 @@ Trial try_step(const Run& run, const StepSetup& setup);
 
 /// What the stages of the run's model tell each other in a step, from steps of all of them on the
 /// meta device, with replaced modules. Null: the model is not in stages.
-std::shared_ptr<PlannedStates> stage_states(const Run& run, StepSetup setup);
+std::shared_ptr<StageStates> stage_states(const Run& run, StepSetup setup);
 
 /// Seconds in which the host makes the calls of an eager step besides kernels and collectives: the
 /// shortest of some steps of the setup, as rank 0 on the meta device, where neither takes time.

@@ -59,12 +59,12 @@ bool any_distributed(std::span<const Tensor> tensors) {
 }
 
 /// Sets the running operator within a scope.
-class Running {
+class RunningOp {
  public:
-  Running(const Op*& place, const Op* op) : place_(place), before_(std::exchange(place, op)) {}
-  ~Running() { place_ = before_; }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
+  RunningOp(const Op*& place, const Op* op) : place_(place), before_(std::exchange(place, op)) {}
+  ~RunningOp() { place_ = before_; }
+  RunningOp(const RunningOp&) = delete;
+  RunningOp& operator=(const RunningOp&) = delete;
 
  private:
   const Op*& place_;
@@ -130,13 +130,13 @@ class TraceRecorder::Implementation {
   }
 
   /// The program as written: operators with layouts, and scopes.
-  class Above final : public Mode {
+  class ProgramMode final : public Mode {
    public:
-    explicit Above(Implementation& owner) : owner_(owner) {}
+    explicit ProgramMode(Implementation& owner) : owner_(owner) {}
 
     Tensors call(const Call& call, NextCall& next) override {
       const bool same = call.op.distributed == nullptr && !any_distributed(call.in);
-      const Running running(owner_.plain_, same ? &call.op : nullptr);
+      const RunningOp running(owner_.plain_, same ? &call.op : nullptr);
       return owner_.run("operator", call, next);
     }
 
@@ -161,9 +161,9 @@ class TraceRecorder::Implementation {
   };
 
   /// Records the calls that are executed: local operators of distributed ones.
-  class Below final : public Mode {
+  class ExecutionMode final : public Mode {
    public:
-    explicit Below(Implementation& owner) : owner_(owner) {}
+    explicit ExecutionMode(Implementation& owner) : owner_(owner) {}
 
     Tensors call(const Call& call, NextCall& next) override {
       // The operator's one slice is that of the program, where both levels are the same.
@@ -250,8 +250,8 @@ class TraceRecorder::Implementation {
 
   RankTrace trace_;
   const Op* plain_ = nullptr;  // the running operator of the program, if it is the same below
-  Above above_;
-  Below below_;
+  ProgramMode above_;
+  ExecutionMode below_;
   Communication communication_;
   ModeScope above_scope_{ModeLevel::above_distribution, above_};
   ModeScope below_scope_{ModeLevel::below_distribution, below_};

@@ -49,7 +49,7 @@ struct TraceSpan {
 };
 
 /// A call of a communicator that ran in a stream.
-struct TraceStreamed {
+struct StreamedCall {
   TraceSlice slice = {};  // in the stream
   std::int64_t queued = 0;
 };
@@ -57,7 +57,7 @@ struct TraceStreamed {
 /// What one rank has recorded.
 struct RankTrace {
   std::vector<TraceSlice> slices;  // of the rank's thread, by begin
-  std::vector<TraceStreamed> streamed;
+  std::vector<StreamedCall> streamed;
   std::vector<TraceSpan> spans;
   std::vector<TraceMemory> memory;
 };

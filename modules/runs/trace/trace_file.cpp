@@ -91,7 +91,7 @@ class Events {
   void slice(const TraceSlice& s) { slice(s, thread_of_rank, arguments_of(s)); }
 
   /// On the track of its stream, which there is one of for each group of ranks.
-  void streamed(const TraceStreamed& call) {
+  void streamed(const StreamedCall& call) {
     const std::string stream =
         fmt::format("[{}] {}", fmt::join(call.slice.ranks, ", "), call.slice.group);
     auto found = std::ranges::find(streams_, stream);
@@ -203,7 +203,7 @@ std::string trace_events(const RankTrace& trace, int rank, std::int64_t zero) {
   for (std::size_t i = 0; i < trace.spans.size(); ++i) {
     events.span(trace.slices[trace.spans[i].issue], trace.spans[i].end, i);
   }
-  for (const TraceStreamed& call : trace.streamed) {
+  for (const StreamedCall& call : trace.streamed) {
     events.streamed(call);
   }
   for (const TraceMemory& memory : trace.memory) {

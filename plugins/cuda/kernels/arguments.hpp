@@ -31,7 +31,7 @@ struct FillArguments {
 };
 
 /// A strided array: strides in elements, of the shape that the whole call has.
-struct Strided {
+struct StridedArray {
   void* data;
   std::int64_t strides[most_dims];
   DType type;
@@ -43,8 +43,8 @@ struct ElementArguments {
   std::int64_t count;
   std::int64_t extents[most_dims];
   int dims;
-  Strided operands[most_operands];
-  Strided result;
+  StridedArray operands[most_operands];
+  StridedArray result;
   double numbers[most_numbers];
   DType computed;  // the type that is computed in; f32 for 16 bits
 };

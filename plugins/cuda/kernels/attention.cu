@@ -42,9 +42,9 @@ __device__ void copy_row(C* shared, std::int64_t n, const HeadRow<C>& row) {
 }
 
 /// The place of a block: which query (or key) of which head of which batch.
-struct Place {
+struct BlockPosition {
   std::int64_t batch, time, head;
-  __device__ Place(std::int64_t work, std::int64_t times, std::int64_t heads)
+  __device__ BlockPosition(std::int64_t work, std::int64_t times, std::int64_t heads)
       : batch(work / times / heads), time(work % times), head(work / times % heads) {}
 };
 
@@ -55,7 +55,7 @@ __device__ void attention(const AttentionArguments& a) {
   const ScoreFunction<C> f(a);
   const std::int64_t heads = a.key_heads * a.group;
   for (std::int64_t work = blockIdx.x; work < a.batches * heads * a.queries; work += gridDim.x) {
-    const Place p(work, a.queries, heads);
+    const BlockPosition p(work, a.queries, heads);
     const std::int64_t key_head = p.head / a.group;
     const KeyRange keys = keys_of(a, p.batch, p.time);
     copy_row(query, a.head_dim, HeadRow<C>(a.q, p.batch, p.time, p.head));
@@ -68,7 +68,7 @@ __device__ void attention(const AttentionArguments& a) {
       const C score = has_key
                           ? f.score(dot(a.head_dim, query, HeadRow<C>(a.k, p.batch, key, key_head)))
                           : -static_cast<C>(INFINITY);
-      const C now = Larger{}(top, join_block(score, -static_cast<C>(INFINITY), Larger{}));
+      const C now = NanMaximum{}(top, join_block(score, -static_cast<C>(INFINITY), NanMaximum{}));
       const C share = has_key ? math::exp(score - now) : C{};
       if (threadIdx.x < tile) shares[threadIdx.x] = share;
       const C factor = math::exp(top - now);  // 0 at first
@@ -106,7 +106,7 @@ __device__ void attention_queries(const AttentionArguments& a) {
   const ScoreFunction<C> f(a);
   const std::int64_t heads = a.key_heads * a.group;
   for (std::int64_t work = blockIdx.x; work < a.batches * heads * a.queries; work += gridDim.x) {
-    const Place p(work, a.queries, heads);
+    const BlockPosition p(work, a.queries, heads);
     const std::int64_t key_head = p.head / a.group;
     const KeyRange keys = keys_of(a, p.batch, p.time);
     const HeadRow<C> dy(a.dy, p.batch, p.time, p.head);
@@ -161,7 +161,7 @@ __device__ void attention_keys(const AttentionArguments& a) {
   __shared__ C shares[tile];
   const ScoreFunction<C> f(a);
   for (std::int64_t work = blockIdx.x; work < a.batches * a.key_heads * a.keys; work += gridDim.x) {
-    const Place p(work, a.keys, a.key_heads);
+    const BlockPosition p(work, a.keys, a.key_heads);
     copy_row(key_row, a.head_dim, HeadRow<C>(a.k, p.batch, p.time, p.head));
     copy_row(value_row, a.value_dim, HeadRow<C>(a.v, p.batch, p.time, p.head));
     __syncthreads();
@@ -252,7 +252,7 @@ __global__ void find_wrong_document(const DocumentArguments a) {
         time == 0 ? own >= 0 && own <= a.position : own == document(row, time - 1);
     if (own != a.position + time && !continues) first = i;
   }
-  first = join_block(first, count, Smaller{});
+  first = join_block(first, count, NanMinimum{});
   if (threadIdx.x != 0 || first == count || a.problem->kind != ProblemKind::none) return;
   const std::int64_t row = first / a.times, time = first % a.times;
   a.problem->op = a.op;

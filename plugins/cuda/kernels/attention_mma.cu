@@ -66,10 +66,10 @@ struct RowKeys {
 };
 
 /// Which tiles of keys a tile of queries must compare with each query's range.
-struct Inside {
+struct SharedKeys {
   std::int64_t first, end;  // all queries see these keys
-  __device__ Inside(const AttentionArguments& a, std::int64_t batch, std::int64_t first_query,
-                    std::int64_t last_query)
+  __device__ SharedKeys(const AttentionArguments& a, std::int64_t batch, std::int64_t first_query,
+                        std::int64_t last_query)
       : first(keys_of(a, batch, last_query).first), end(keys_of(a, batch, first_query).end) {}
   __device__ bool has(std::int64_t key, int count) const {
     return key >= first && key + count <= end;
@@ -80,7 +80,7 @@ struct Inside {
 struct QueryTile : TilePlace {
   std::int64_t key_head, last;
   KeyRange seen;
-  Inside inside;
+  SharedKeys inside;
   __device__ QueryTile(const AttentionArguments& a, int rows)
       : TilePlace(a.key_heads * a.group, a.batches, a.queries, rows, true),
         key_head(head / a.group),
@@ -374,7 +374,7 @@ __device__ void attention_keys(const AttentionArguments& a) {
       fetch_tile<width, columns, threads>(gradients, a.dy, p.batch, head, query, a.queries,
                                           a.head_dim);
       const bool whole = query + columns <= a.queries &&
-                         Inside(a, p.batch, query, query + columns - 1).has(p.first, rows);
+                         SharedKeys(a, p.batch, query, query + columns - 1).has(p.first, rows);
       wait_for_copies();
       __syncthreads();
       float shares[1][columns / 8][4] = {}, slopes[1][columns / 8][4] = {};

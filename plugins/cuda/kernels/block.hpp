@@ -14,13 +14,13 @@ struct Sum {
   }
 };
 /// NaN where one of them is.
-struct Larger {
+struct NanMaximum {
   template <class C>
   __device__ C operator()(C a, C b) const {
     return a != a ? a : (b > a || b != b ? b : a);
   }
 };
-struct Smaller {
+struct NanMinimum {
   template <class C>
   __device__ C operator()(C a, C b) const {
     return a != a ? a : (b < a || b != b ? b : a);

@@ -50,9 +50,9 @@ __device__ float only_scale(const ScaleArguments& a) {
   } else {
     std::uint32_t most = 0;
     for (std::int64_t part = threadIdx.x; part < a.parts; part += blockDim.x) {
-      most = Larger{}(most, a.largest[part]);
+      most = NanMaximum{}(most, a.largest[part]);
     }
-    scale = scale_of(a, join_block(most, 0U, Larger{}));
+    scale = scale_of(a, join_block(most, 0U, NanMaximum{}));
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) *a.factor = 1 / scale;
   return scale;
@@ -69,9 +69,9 @@ __global__ void largest_magnitudes(const QuantizeArguments a) {
     const Row<float> x(a.rows, 0, row);
     std::uint32_t most = 0;
     each_of_part(a, part, [&](std::int64_t i) {
-      most = Larger{}(most, __builtin_bit_cast(std::uint32_t, x.get(i)) & 0x7fffffffU);
+      most = NanMaximum{}(most, __builtin_bit_cast(std::uint32_t, x.get(i)) & 0x7fffffffU);
     });
-    most = join_block(most, 0U, Larger{});
+    most = join_block(most, 0U, NanMaximum{});
     if (threadIdx.x != 0) return;
     if (a.scale.rows > 1 && a.scale.parts == 1) {
       const float scale = scale_of(a.scale, most);
@@ -88,7 +88,7 @@ __global__ void scales_of_rows(const QuantizeArguments a) {
   each_element(a.scale.rows, [&](std::int64_t row) {
     std::uint32_t most = 0;
     for (std::int64_t part = 0; part < a.scale.parts; ++part) {
-      most = Larger{}(most, a.scale.largest[row * a.scale.parts + part]);
+      most = NanMaximum{}(most, a.scale.largest[row * a.scale.parts + part]);
     }
     const float scale = scale_of(a.scale, most);
     a.scale.scales[row] = scale;

@@ -9,7 +9,7 @@ namespace {
 
 template <class C>
 __device__ void copy_elements(const ElementArguments& a) {
-  const Strided& x = a.operands[0];
+  const StridedArray& x = a.operands[0];
   each_element(a.count, [&](std::int64_t i) {
     store(a.result.data, a.result.type, offset_of(a, a.result, i),
           load<C>(x.data, x.type, offset_of(a, x, i)));
@@ -19,7 +19,7 @@ __device__ void copy_elements(const ElementArguments& a) {
 /// Moves bits, whatever they are.
 template <class Word>
 __device__ void move_words(const ElementArguments& a) {
-  const Strided& x = a.operands[0];
+  const StridedArray& x = a.operands[0];
   each_element(a.count, [&](std::int64_t i) {
     static_cast<Word*>(a.result.data)[offset_of(a, a.result, i)] =
         static_cast<const Word*>(x.data)[offset_of(a, x, i)];

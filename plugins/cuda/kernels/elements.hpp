@@ -12,7 +12,7 @@
 namespace tessera::cuda {
 
 /// Where element number `i` of a call's shape is in an array.
-inline __device__ std::int64_t offset_of(const ElementArguments& a, const Strided& x,
+inline __device__ std::int64_t offset_of(const ElementArguments& a, const StridedArray& x,
                                          std::int64_t i) {
   if (x.contiguous) return i;
   std::int64_t offset = 0;
@@ -42,7 +42,8 @@ __device__ auto value_of(T... arguments) {
 /// Element number `i` of an operand of any type and layout. It is a call: as a part of each kernel
 /// it would make compiling them ten times as long.
 template <class C>
-__device__ __noinline__ C operand_at(const ElementArguments& a, const Strided& x, std::int64_t i) {
+__device__ __noinline__ C operand_at(const ElementArguments& a, const StridedArray& x,
+                                     std::int64_t i) {
   return load<C>(x.data, x.type, offset_of(a, x, i));
 }
 
@@ -67,7 +68,7 @@ __device__ void compute(const ElementArguments& a, std::index_sequence<n...>,
 template <class F, class T, std::size_t... n, std::size_t... m>
 __device__ bool compute_dense(const ElementArguments& a, DType type, std::index_sequence<n...>,
                               std::index_sequence<m...>) {
-  const auto fits = [&](const Strided& x) { return x.contiguous && x.type == type; };
+  const auto fits = [&](const StridedArray& x) { return x.contiguous && x.type == type; };
   if (!(fits(a.result) && ... && fits(a.operands[n]))) {
     return false;
   }

@@ -32,8 +32,8 @@ template <class C>
 __device__ Statistics<C> statistics(const RowArguments& a, const Row<C>& x) {
   const C lowest = -static_cast<C>(INFINITY);
   C top = lowest;
-  each_of_row(a, [&](std::int64_t i) { top = Larger{}(top, x.get(i)); });
-  top = join_block(top, lowest, Larger{});
+  each_of_row(a, [&](std::int64_t i) { top = NanMaximum{}(top, x.get(i)); });
+  top = join_block(top, lowest, NanMaximum{});
   return {top, row_sum<C>(a, [&](std::int64_t i) { return math::exp(x.get(i) - top); })};
 }
 
@@ -127,7 +127,7 @@ __global__ void find_wrong_index(const IndexArguments a) {
     const bool ignored = a.kind == ProblemKind::target && index == a.ignored;
     if (!ignored && (index < 0 || index >= a.limit)) first = i;
   }
-  first = join_block(first, a.indices.rows, Smaller{});
+  first = join_block(first, a.indices.rows, NanMinimum{});
   if (threadIdx.x != 0 || first == a.indices.rows || a.problem->kind != ProblemKind::none) return;
   a.problem->op = a.op;
   a.problem->value = Row<std::int64_t>(a.indices, 0, first).get(0);

@@ -10,8 +10,8 @@ template <class C>
 __device__ C row_maximum(const RowArguments& a, const Row<C>& x) {
   const C lowest = -static_cast<C>(INFINITY);
   C top = lowest;
-  each_of_row(a, [&](std::int64_t i) { top = Larger{}(top, x.get(i)); });
-  return join_block(top, lowest, Larger{});
+  each_of_row(a, [&](std::int64_t i) { top = NanMaximum{}(top, x.get(i)); });
+  return join_block(top, lowest, NanMaximum{});
 }
 
 /// Arrays: x, y.

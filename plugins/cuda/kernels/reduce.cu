@@ -40,8 +40,8 @@ __device__ void log_sum_of_rows(const RowArguments& a) {
   each_row(a, [&](std::int64_t row) {
     const Row<C> x(a, 0, row);
     C top = minus_infinity;
-    each_of_row(a, [&](std::int64_t i) { top = Larger{}(x.get(i), top); });
-    top = join_block(top, minus_infinity, Larger{});
+    each_of_row(a, [&](std::int64_t i) { top = NanMaximum{}(x.get(i), top); });
+    top = join_block(top, minus_infinity, NanMaximum{});
     // Infinity - infinity would be no number.
     const C reference = top == minus_infinity || top == -minus_infinity ? C{} : top;
     const C sum = row_sum<C>(a, [&](std::int64_t i) { return math::exp(x.get(i) - reference); });
@@ -58,7 +58,7 @@ struct Product {
 /// Of two logarithms, that of the sum of what they are of.
 struct LogSum {
   __device__ double operator()(double a, double b) const {
-    const double larger = Larger{}(a, b);
+    const double larger = NanMaximum{}(a, b);
     if (larger != larger || larger == INFINITY || larger == -INFINITY) return larger;
     return larger + math::log1p(math::exp((a < b ? a : b) - larger));
   }
@@ -135,15 +135,17 @@ __global__ void sum_rows_i64(const RowArguments a) { sum_rows<std::int64_t>(a); 
 __global__ void sum_columns_f32(const RowArguments a) { sum_columns<float>(a); }
 __global__ void sum_columns_f64(const RowArguments a) { sum_columns<double>(a); }
 __global__ void sum_columns_i64(const RowArguments a) { sum_columns<std::int64_t>(a); }
-__global__ void largest_of_rows_f32(const RowArguments a) { winner_of_rows<float, Larger>(a); }
-__global__ void largest_of_rows_f64(const RowArguments a) { winner_of_rows<double, Larger>(a); }
+__global__ void largest_of_rows_f32(const RowArguments a) { winner_of_rows<float, NanMaximum>(a); }
+__global__ void largest_of_rows_f64(const RowArguments a) { winner_of_rows<double, NanMaximum>(a); }
 __global__ void largest_of_rows_i64(const RowArguments a) {
-  winner_of_rows<std::int64_t, Larger>(a);
+  winner_of_rows<std::int64_t, NanMaximum>(a);
 }
-__global__ void smallest_of_rows_f32(const RowArguments a) { winner_of_rows<float, Smaller>(a); }
-__global__ void smallest_of_rows_f64(const RowArguments a) { winner_of_rows<double, Smaller>(a); }
+__global__ void smallest_of_rows_f32(const RowArguments a) { winner_of_rows<float, NanMinimum>(a); }
+__global__ void smallest_of_rows_f64(const RowArguments a) {
+  winner_of_rows<double, NanMinimum>(a);
+}
 __global__ void smallest_of_rows_i64(const RowArguments a) {
-  winner_of_rows<std::int64_t, Smaller>(a);
+  winner_of_rows<std::int64_t, NanMinimum>(a);
 }
 __global__ void log_sum_of_rows_f32(const RowArguments a) { log_sum_of_rows<float>(a); }
 __global__ void log_sum_of_rows_f64(const RowArguments a) { log_sum_of_rows<double>(a); }

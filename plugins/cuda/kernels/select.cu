@@ -14,7 +14,7 @@ namespace {
 template <class Word>
 __device__ void take(const TakeArguments& a) {
   const ElementArguments& e = a.elements;
-  const Strided& indices = e.operands[1];
+  const StridedArray& indices = e.operands[1];
   each_element(e.count, [&](std::int64_t i) {
     const auto index = load<std::int64_t>(indices.data, indices.type, offset_of(e, indices, i));
     if (index < 0 || index >= a.extent) return;

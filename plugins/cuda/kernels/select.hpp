@@ -21,10 +21,10 @@ struct IndexedSumArguments {
   std::int64_t extents[most_dims];  // of y
   int dims;
   int dim;
-  Strided y;
-  Strided base;    // without data: zeros
-  Strided source;  // its places are the indices' along `dim`
-  int place_dims;  // in which the indices' places count
+  StridedArray y;
+  StridedArray base;    // without data: zeros
+  StridedArray source;  // its places are the indices' along `dim`
+  int place_dims;       // in which the indices' places count
   std::int64_t place_extents[most_dims];
   std::int64_t place_strides[most_dims];  // of source
   const SortedEntry* entries;

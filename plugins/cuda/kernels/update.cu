@@ -85,7 +85,8 @@ __device__ void quantized_adam(const QuantizedAdamArguments& a) {
     }
     for (int k = 0; k < 2; ++k) {
       const C magnitude = states[k] < 0 ? -states[k] : states[k];
-      const C scale = join_block(magnitude, C{}, Larger{});  // all threads have read the last one
+      const C scale =
+          join_block(magnitude, C{}, NanMaximum{});  // all threads have read the last one
       if (threadIdx.x == 0) static_cast<C*>(a.scales[k])[block] = scale;
       const C factor = scale > 0 ? 1 / scale : C{};
       if (exists) {

@@ -17,7 +17,7 @@ inline constexpr std::size_t most_states = 3;
 /// One parameter, contiguous as its states are, and its gradient.
 struct Update {
   void* parameter;
-  Strided gradient;
+  StridedArray gradient;
   std::int64_t extents[most_dims];  // of the gradient's strides
   int dims;
   void* states[most_states];  // null: not needed

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   plugin::declare_kind<Greeter>();
   plugin::Host host({{argv[1]}, false, false});
   int refused = 0;
-  for (const plugin::Found& found : host.list()) {
+  for (const plugin::PluginFile& found : host.list()) {
     const plugin::CheckReport report = plugin::check_library(found.file);
     std::printf("%s: %s\n", found.file.c_str(), report.usable() ? "usable" : "refused");
     for (const std::string& why : report.found.refusals) {

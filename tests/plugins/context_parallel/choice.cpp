@@ -12,8 +12,8 @@ import tessera.placement;
 #include "../../../plugins/context_parallel/choice.hpp"
 
 using context::AttentionSize;
-using context::Exposed;
 using context::exposed;
+using context::ExposedSeconds;
 using tessera::Link;
 
 namespace {
@@ -100,7 +100,7 @@ TEST_CASE("long sequences over many ranks move in a ring, short ones exchange he
     one.ranks = ranks;
     one.tokens = tokens;
     one.sight.window = window;
-    const Exposed seconds = exposed(one, through, 5e10);
+    const ExposedSeconds seconds = exposed(one, through, 5e10);
     return std::string(seconds.ring < seconds.all_to_all ? "ring" : "all_to_all");
   };
   const Link fast{.latency = 1e-5, .bandwidth = 5e9};

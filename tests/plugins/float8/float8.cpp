@@ -182,11 +182,11 @@ TEST_CASE("Float8: scales and codes are torchao's, bit for bit") {
       const auto read = [&](const std::string& name) { return file.read(recipe + name); };
       const auto compare = [&](const std::string& name, const Tensor& x, DType codes, int dim) {
         INFO(recipe << name);
-        const float8::Quantized found = float8::quantize(x, codes,
-                                                         !rowwise   ? float8::Scales::whole
-                                                         : dim == 1 ? float8::Scales::rows
-                                                                    : float8::Scales::columns,
-                                                         float8::CodesOrder::both);
+        const float8::QuantizedTensor found = float8::quantize(x, codes,
+                                                               !rowwise   ? float8::Scales::whole
+                                                               : dim == 1 ? float8::Scales::rows
+                                                                          : float8::Scales::columns,
+                                                               float8::CodesOrder::both);
         CHECK(to_doubles(found.as_x) == to_doubles(read(name + "_codes")));
         CHECK(to_doubles(found.turned) == to_doubles(read(name + "_codes")));
         const Tensor scale = read(name + "_scale");

@@ -15,14 +15,14 @@ struct JsonLimits {
 };
 
 template <class Json>
-struct Parsed {
+struct ParseResult {
   Json value;
   std::string problem;  // empty: the text is an object in which no name occurs twice
 };
-using ParsedJson = Parsed<nlohmann::json>;
+using ParsedJson = ParseResult<nlohmann::json>;
 /// The members of every object in the order of the text, for formats in which that order has a
 /// meaning. A member is looked up in time proportional to their number.
-using ParsedOrderedJson = Parsed<nlohmann::ordered_json>;
+using ParsedOrderedJson = ParseResult<nlohmann::ordered_json>;
 
 /// Parses an object. Stops at the first thing that is wrong, a broken limit included; the work is
 /// proportional to the text up to there. The problem's text fits after "FILE: ".

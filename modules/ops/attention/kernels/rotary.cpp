@@ -24,7 +24,7 @@ struct HostMath {
 };
 
 /// An order of tables.
-struct Before {
+struct TableOrder {
   static auto all(const RotaryFrequencies& x) {
     return std::tie(x.theta, x.scaling, x.factor, x.original_positions, x.low, x.high, x.amplitude,
                     x.whole_dims);
@@ -71,7 +71,7 @@ std::shared_ptr<const Table<C>> table_for(const RotaryFrequencies& frequencies, 
                                           std::int64_t positions) {
   static std::mutex mutex;
   static std::map<std::pair<RotaryFrequencies, std::int64_t>, std::shared_ptr<const Table<C>>,
-                  Before>
+                  TableOrder>
       tables;
   const std::lock_guard lock(mutex);
   std::shared_ptr<const Table<C>>& table = tables[{frequencies, half}];

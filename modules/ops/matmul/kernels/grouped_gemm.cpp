@@ -89,11 +89,11 @@ void each_task(Workspace& w, std::int64_t tasks, const Take& take, const Body& b
 
 /// Where the groups begin: the rows, and the tiles, before each of them; one entry more for the
 /// end.
-struct Starts {
+struct GroupStarts {
   std::int64_t* rows;
   std::int64_t* tiles;
 
-  Starts(Workspace& w, std::int64_t groups)
+  GroupStarts(Workspace& w, std::int64_t groups)
       : rows(w.take<std::int64_t>(groups + 1)), tiles(w.take<std::int64_t>(groups + 1)) {}
 
   void fill(std::int64_t groups, const std::int64_t* counts) const {
@@ -143,7 +143,7 @@ template <class T>
 void grouped_gemm(Workspace& workspace, const GroupedGemm& shape, const std::int64_t* counts,
                   const T* a, const T* b, T* c) {
   const Workspace::Scope all(workspace);
-  const Starts starts(workspace, shape.groups);
+  const GroupStarts starts(workspace, shape.groups);
   Gemm tile;
   tile.trans_b = shape.trans_b;
   tile.n = shape.n;
@@ -172,7 +172,7 @@ template <class T>
 void grouped_outer(Workspace& workspace, const GroupedOuter& shape, const std::int64_t* counts,
                    const T* a, const T* b, T* c) {
   const Workspace::Scope all(workspace);
-  const Starts starts(workspace, shape.groups);
+  const GroupStarts starts(workspace, shape.groups);
   if (!workspace.counts()) starts.fill(shape.groups, counts);
   const std::int64_t blocks = tiles_of(shape.m, kTile);
   const auto take = [&](Workspace& w) {

@@ -12,7 +12,7 @@
 namespace tessera::kernels {
 
 /// Where nothing else is asked for, results go into the caches.
-struct StoreSome {
+struct StoreInCache {
   template <class T>
   [[gnu::always_inline]] void operator()(T* pointer, std::int64_t count,
                                          simd::Vector<T> value) const {
@@ -99,7 +99,7 @@ namespace tessera::functions {
 
 using kernels::Compute;
 using kernels::NoNextRow;
-using kernels::StoreSome;
+using kernels::StoreInCache;
 namespace simd = kernels::simd;
 
 /// Defaults of a function of rows (see Element in op.cppm).
@@ -111,7 +111,7 @@ struct Rows {
 
 struct RmsNorm : Rows {
   static constexpr std::uint32_t whole = 0b10;
-  template <class T, class Store = StoreSome, class Next = NoNextRow>
+  template <class T, class Store = StoreInCache, class Next = NoNextRow>
   [[gnu::always_inline]] static void row(std::int64_t n, const T* x, const T* weight, double eps,
                                          T* y, Compute<T>* rstd, const Store& store = {},
                                          Next next = {}) {
@@ -159,7 +159,7 @@ struct RmsNormBackward : Rows {
 
 struct LayerNorm : Rows {
   static constexpr std::uint32_t whole = 0b110;
-  template <class T, class Store = StoreSome, class Next = NoNextRow>
+  template <class T, class Store = StoreInCache, class Next = NoNextRow>
   [[gnu::always_inline]] static void row(std::int64_t n, const T* x, const T* weight, const T* bias,
                                          double eps, T* y, Compute<T>* mean, Compute<T>* rstd,
                                          const Store& store = {}, Next next = {}) {
@@ -228,7 +228,7 @@ struct LayerNormBackward : Rows {
 /// `values`: n of them, for the exponentials until their sum is known; they may be y.
 struct Softmax : Rows {
   static constexpr bool scratch = true;
-  template <class T, class Store = StoreSome, class Next = NoNextRow>
+  template <class T, class Store = StoreInCache, class Next = NoNextRow>
   [[gnu::always_inline]] static void row(std::int64_t n, const T* x, T* y, Compute<T>* values,
                                          const Store& store = {}, Next next = {}) {
     using C = Compute<T>;
@@ -262,7 +262,7 @@ struct SoftmaxBackward : Rows {
 };
 
 struct LogSoftmax : Rows {
-  template <class T, class Store = StoreSome, class Next = NoNextRow>
+  template <class T, class Store = StoreInCache, class Next = NoNextRow>
   [[gnu::always_inline]] static void row(std::int64_t n, const T* x, T* y, const Store& store = {},
                                          Next next = {}) {
     using C = Compute<T>;

@@ -102,7 +102,7 @@ template <class T, class Term>
 
 /// Maxima and sums of the columns of a tile while it is read.
 template <class T>
-struct Reading {
+struct ColumnStatistics {
   Columns<T> references;  // near the largest elements
   Columns<T> tops;        // the largest elements
   Columns<T> sums;        // of the exponentials of the distances to the references
@@ -118,7 +118,7 @@ template <std::int64_t kRows, class T>
 [[gnu::always_inline]] inline void read_rows(bool logarithm, std::int64_t first, std::int64_t last,
                                              std::int64_t inner, std::int64_t width,
                                              std::int64_t padded, const T* x, Compute<T>* tile,
-                                             Reading<T>& columns, Columns<T>& sums) {
+                                             ColumnStatistics<T>& columns, Columns<T>& sums) {
   for (std::int64_t row = first; row + kRows <= last; row += kRows) {
     each_vector<T>(width, [&](std::int64_t vector, std::int64_t at, std::int64_t rest)
                               __attribute__((always_inline)) {
@@ -145,7 +145,7 @@ template <class T>
 [[gnu::always_inline]] inline void read_again(bool logarithm, std::int64_t n, std::int64_t inner,
                                               std::int64_t padded, std::int64_t vector,
                                               std::int64_t rest, const T* x, Compute<T>* tile,
-                                              Reading<T>& columns) {
+                                              ColumnStatistics<T>& columns) {
   const auto top = columns.tops[vector];
   simd::Vector<T> sum = {};
   for (std::int64_t row = 0; row < n; ++row) {
@@ -166,7 +166,7 @@ template <class T>
   using V = simd::Vector<T>;
   constexpr C kInfinity = std::numeric_limits<C>::infinity();
   const std::int64_t padded = (width + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
-  Reading<T> columns;
+  ColumnStatistics<T> columns;
   each_vector<T>(width, [&](std::int64_t vector, std::int64_t at, std::int64_t rest)
                             __attribute__((always_inline)) {
                               const V row = load_some(x + at, rest);

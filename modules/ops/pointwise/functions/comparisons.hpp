@@ -147,7 +147,7 @@ struct MaskedZero : Choice {
 };
 
 /// x itself: what a cast is before it is rounded.
-struct Same : Choice {
+struct Identity : Choice {
   template <class T>
   static constexpr T value(T x) {
     return x;

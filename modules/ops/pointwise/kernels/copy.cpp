@@ -11,7 +11,7 @@ namespace tessera::kernels {
 namespace {
 
 using elementwise::Access;
-using elementwise::Collapsed;
+using elementwise::CollapsedDims;
 
 /// x's and y's layout of the two innermost dims of a copy.
 struct Plane {
@@ -54,7 +54,7 @@ void copy_plane(const Plane& plane, const Word* x, Word* y) {
 
 /// Puts the dims in the order of y's strides, so that it is written forwards, and then, as the dim
 /// before the last, the one along which x is read forwards.
-void order_dims(Collapsed<2>& shape) {
+void order_dims(CollapsedDims<2>& shape) {
   const auto swap_dims = [&](std::size_t a, std::size_t b) {
     std::swap(shape.extents[a], shape.extents[b]);
     for (auto& strides : shape.strides) std::swap(strides[a], strides[b]);
@@ -75,7 +75,7 @@ void order_dims(Collapsed<2>& shape) {
 
 void copy_strided(DType dtype, Extents extents, const void* x, Extents x_strides, void* y,
                   Extents y_strides) {
-  Collapsed<2> shape = elementwise::collapse<2>(extents, {x_strides, y_strides});
+  CollapsedDims<2> shape = elementwise::collapse<2>(extents, {x_strides, y_strides});
   if (shape.count() == 0) return;
   order_dims(shape);
   const auto dims = static_cast<std::size_t>(shape.dims);

@@ -19,7 +19,7 @@ inline constexpr std::int64_t kGrain = 1 << 15;
 /// Extents and the strides of N arrays, without dims of extent 1 and with dims joined where all of
 /// the arrays allow it.
 template <std::size_t N>
-struct Collapsed {
+struct CollapsedDims {
   int dims = 0;
   std::array<std::int64_t, kMaxDims> extents{};
   std::array<std::array<std::int64_t, kMaxDims>, N> strides{};
@@ -32,8 +32,8 @@ struct Collapsed {
 };
 
 template <std::size_t N>
-Collapsed<N> collapse(Extents extents, const std::array<Extents, N>& strides) {
-  Collapsed<N> result;
+CollapsedDims<N> collapse(Extents extents, const std::array<Extents, N>& strides) {
+  CollapsedDims<N> result;
   for (std::size_t dim = 0; dim < extents.size(); ++dim) {
     if (extents[dim] == 1) continue;
     bool joins = result.dims > 0;
@@ -135,7 +135,7 @@ void run(std::int64_t count, const std::array<Access, N>& operands, const Access
 
 /// A strided array of `shape`, which is contiguous if its strides say so.
 template <std::size_t N>
-Access access(DType dtype, const void* data, const Collapsed<N>& shape, std::size_t which) {
+Access access(DType dtype, const void* data, const CollapsedDims<N>& shape, std::size_t which) {
   const auto& strides = shape.strides[which];
   if (shape.dims == 0 || (shape.dims == 1 && strides[0] == 1))
     return Access::contiguous(dtype, data);

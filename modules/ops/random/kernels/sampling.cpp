@@ -141,7 +141,7 @@ template <class T>
 WeightsRead read_weights(std::int64_t n, const T* x, double* weights) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr std::int64_t kLanes = simd::kLanes<T>;
-  constexpr std::int64_t kParts = states::Wide<T>::kParts;
+  constexpr std::int64_t kParts = states::WideLanes<T>::kParts;
   WeightsRead result;
   simd::dispatch([&](auto) __attribute__((always_inline)) {
     using Counts = simd::I64;
@@ -158,7 +158,7 @@ WeightsRead read_weights(std::int64_t n, const T* x, double* weights) {
     std::int64_t i = 0;
     for (; i + kLanes <= n; i += kLanes) {
       __builtin_prefetch(x + i + states::kAhead);
-      const states::Wide<T> wide = states::wide<T>(simd::load(x + i));
+      const states::WideLanes<T> wide = states::wide<T>(simd::load(x + i));
 #pragma unroll
       for (std::int64_t part = 0; part < kParts; ++part) {
         simd::store(weights + i + 8 * part, wide.parts.data()[part]);

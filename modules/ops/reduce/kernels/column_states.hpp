@@ -110,7 +110,7 @@ class Columns<Moments, T> {
   }
 
  private:
-  static constexpr std::int64_t kParts = Wide<T>::kParts;
+  static constexpr std::int64_t kParts = WideLanes<T>::kParts;
   using Numbers = std::array<F64, kColumns / 8>;
 
   [[gnu::always_inline]] void clear(Numbers& numbers) const {
@@ -183,7 +183,7 @@ class Columns<LogSum, T> {
       const Mask near =
           ((distance <= kReach) & ((distance >= -kReach) | added_.data()[vector])) | is_nothing;
       added_.data()[vector] |= near & ~is_nothing;
-      const Wide<T> more = wide<T>(near ? sums.data()[vector] : V{});
+      const WideLanes<T> more = wide<T>(near ? sums.data()[vector] : V{});
 #pragma unroll
       for (std::int64_t part = 0; part < kParts; ++part)
         sums_.data()[vector * kParts + part] += more.parts.data()[part];
@@ -208,7 +208,7 @@ class Columns<LogSum, T> {
   using Mask = decltype(V{} < V{});
   static constexpr C kInfinity = std::numeric_limits<C>::infinity();
   static constexpr C kReach = static_cast<C>(LogSum::kReach);
-  static constexpr std::int64_t kParts = Wide<T>::kParts;
+  static constexpr std::int64_t kParts = WideLanes<T>::kParts;
   static constexpr std::size_t kVectors = kColumns / kLanes<T>;
 
   [[gnu::always_inline]] void start(const T* x) {

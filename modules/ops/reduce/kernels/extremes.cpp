@@ -21,7 +21,7 @@ using namespace reducers;  // NOLINT(google-build-using-namespace)
 
 /// An extreme element and where it is first.
 template <class T>
-struct Found {
+struct IndexedExtreme {
   Plain<T> value;
   std::int64_t index;
 };
@@ -48,9 +48,9 @@ std::int64_t place_of(Plain<T> value, const T* x, std::int64_t size) {
 /// Extremes of adjacent elements: the extreme of each part of the cache's size, then its place if
 /// it is new.
 template <class R, class T>
-Found<T> find_in_run(const T* x, std::int64_t first, std::int64_t last) {
+IndexedExtreme<T> find_in_run(const T* x, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kPart = 1 << 12;
-  Found<T> best{plain(x[first]), first};
+  IndexedExtreme<T> best{plain(x[first]), first};
   for (; first < last; first += kPart) {
     const std::int64_t size = std::min(kPart, last - first);
     const Plain<T> value = reduce_run<R>(x + first, size);
@@ -63,14 +63,15 @@ Found<T> find_in_run(const T* x, std::int64_t first, std::int64_t last) {
 template <class R, class T>
 void find_in_rows(Workspace& workspace, const ReduceShape& shape, const T* x, std::int64_t* y) {
   const std::int64_t blocks = (shape.reduced + kBlock - 1) / kBlock;
-  auto* const found = workspace.take<Found<T>>(blocks == 1 ? 0 : shape.outer * blocks);
+  auto* const found = workspace.take<IndexedExtreme<T>>(blocks == 1 ? 0 : shape.outer * blocks);
   if (workspace.counts()) return;
   parallel_for(0, shape.outer * blocks, 1 + kBlock / 4 / (shape.reduced + 1),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t task = begin; task < end; ++task) {
                    const std::int64_t first = task % blocks * kBlock;
-                   const Found<T> best = find_in_run<R>(x + task / blocks * shape.reduced, first,
-                                                        std::min(shape.reduced, first + kBlock));
+                   const IndexedExtreme<T> best =
+                       find_in_run<R>(x + task / blocks * shape.reduced, first,
+                                      std::min(shape.reduced, first + kBlock));
                    if (blocks == 1) {
                      y[task] = best.index;
                    } else {
@@ -80,9 +81,9 @@ void find_in_rows(Workspace& workspace, const ReduceShape& shape, const T* x, st
                });
   if (blocks == 1) return;
   for (std::int64_t o = 0; o < shape.outer; ++o) {
-    Found<T> best = found[o * blocks];
+    IndexedExtreme<T> best = found[o * blocks];
     for (std::int64_t block = 1; block < blocks; ++block) {
-      const Found<T>& other = found[o * blocks + block];
+      const IndexedExtreme<T>& other = found[o * blocks + block];
       if (R::exceeds(other.value, best.value)) best = other;
     }
     y[o] = best.index;
@@ -150,7 +151,7 @@ void find_in_columns(Workspace& workspace, const ReduceShape& shape, const T* x,
   const std::int64_t pieces = (shape.inner + kWidth - 1) / kWidth;
   const std::int64_t blocks = (shape.reduced + kRows - 1) / kRows;
   const std::int64_t lines = shape.outer * shape.inner;
-  auto* const found = workspace.take<Found<T>>(blocks == 1 ? 0 : blocks * lines);
+  auto* const found = workspace.take<IndexedExtreme<T>>(blocks == 1 ? 0 : blocks * lines);
   if (workspace.counts()) return;
   const std::int64_t work = std::min(kRows, shape.reduced) * std::min(kWidth, shape.inner);
   parallel_for(
@@ -182,9 +183,9 @@ void find_in_columns(Workspace& workspace, const ReduceShape& shape, const T* x,
   if (blocks == 1) return;
   parallel_for(0, lines, 1 + kBlock / 4 / blocks, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin; at < end; ++at) {
-      Found<T> best = found[at];
+      IndexedExtreme<T> best = found[at];
       for (std::int64_t block = 1; block < blocks; ++block) {
-        const Found<T>& other = found[block * lines + at];
+        const IndexedExtreme<T>& other = found[block * lines + at];
         if (R::exceeds(other.value, best.value)) best = other;
       }
       y[at] = best.index;

@@ -23,7 +23,7 @@ using simd::F64;
 using simd::kLanes;
 using simd::Vector;
 using states::wide;
-using states::Wide;
+using states::WideLanes;
 
 constexpr std::int64_t kRun = 256;        // elements of a line with one reference
 constexpr std::int64_t kColumns = 512;    // columns that are scanned together
@@ -55,8 +55,8 @@ double join(double a, double b) {
 }
 
 template <class T>
-[[gnu::always_inline]] inline Vector<T> narrow(const Wide<T>& x) {
-  if constexpr (Wide<T>::kParts == 1) {
+[[gnu::always_inline]] inline Vector<T> narrow(const WideLanes<T>& x) {
+  if constexpr (WideLanes<T>::kParts == 1) {
     return x.parts[0];
   } else {
     return scans::to_float(x.parts[0], x.parts[1]);
@@ -65,10 +65,10 @@ template <class T>
 
 /// Scans the sums of a vector, after (from_end: before) `before`.
 template <bool from_end, class T>
-[[gnu::always_inline]] inline Wide<T> scan_wide(Wide<T> x, F64& before) {
+[[gnu::always_inline]] inline WideLanes<T> scan_wide(WideLanes<T> x, F64& before) {
 #pragma unroll
-  for (std::int64_t k = 0; k < Wide<T>::kParts; ++k) {
-    F64& part = x.parts.data()[from_end ? Wide<T>::kParts - 1 - k : k];
+  for (std::int64_t k = 0; k < WideLanes<T>::kParts; ++k) {
+    F64& part = x.parts.data()[from_end ? WideLanes<T>::kParts - 1 - k : k];
     part = scans::scan_after<scans::Sum, from_end>(part, before);
   }
   return x;
@@ -150,7 +150,7 @@ class Columns {
     for (std::int64_t i = 0; i < width; i += kLanes<T>) {
       const V row = simd::load_some(x + i, width - i);
       references_.data()[i / kLanes<T>] = row;
-      Wide<T>& sums = sums_.data()[i / kLanes<T>];
+      WideLanes<T>& sums = sums_.data()[i / kLanes<T>];
       sums.parts.fill(F64{} + 1);
       simd::store_some(y + i, width - i, row);
     }
@@ -166,10 +166,10 @@ class Columns {
         add_alone(i, x, y);
         continue;
       }
-      Wide<T>& sums = sums_.data()[i / kLanes<T>];
-      const Wide<T> powers = wide<T>(simd::exp_nonpositive(row - reference));
+      WideLanes<T>& sums = sums_.data()[i / kLanes<T>];
+      const WideLanes<T> powers = wide<T>(simd::exp_nonpositive(row - reference));
 #pragma unroll
-      for (std::int64_t part = 0; part < Wide<T>::kParts; ++part)
+      for (std::int64_t part = 0; part < WideLanes<T>::kParts; ++part)
         sums.parts.data()[part] += powers.parts.data()[part];
       store(y + i, width_ - i, simd::log(narrow<T>(sums)) + reference);
     }
@@ -182,7 +182,7 @@ class Columns {
   /// The columns of one vector, some of them with an element far above the reference.
   void add_alone(std::int64_t first, const T* x, T* y) {
     V& references = references_.data()[first / kLanes<T>];
-    Wide<T>& sums = sums_.data()[first / kLanes<T>];
+    WideLanes<T>& sums = sums_.data()[first / kLanes<T>];
     for (std::int64_t lane = 0; lane < std::min(kLanes<T>, width_ - first); ++lane) {
       const double sum = sums.parts.data()[lane / 8][lane % 8];
       State<C> state{references[lane], sum};
@@ -196,7 +196,7 @@ class Columns {
 
   std::int64_t width_;
   std::array<V, kColumns / kLanes<T>> references_;
-  std::array<Wide<T>, kColumns / kLanes<T>> sums_;
+  std::array<WideLanes<T>, kColumns / kLanes<T>> sums_;
 };
 
 template <bool from_end, class T>

@@ -20,14 +20,14 @@ inline constexpr std::int64_t kAhead = 1024;
 
 /// A vector of elements as doubles.
 template <class T>
-struct Wide {
+struct WideLanes {
   static constexpr std::int64_t kParts = kLanes<T> / 8;
   std::array<F64, kParts> parts;
 };
 
 template <class T>
-[[gnu::always_inline]] inline Wide<T> wide(simd::Vector<T> x) {
-  if constexpr (Wide<T>::kParts == 1) {
+[[gnu::always_inline]] inline WideLanes<T> wide(simd::Vector<T> x) {
+  if constexpr (WideLanes<T>::kParts == 1) {
     return {{x}};
   } else {
     const simd::TwoF64 both = simd::to_double(x);
@@ -79,7 +79,7 @@ struct Moments {
   [[gnu::always_inline]] static Sums sums_of_distances(const T* x, std::int64_t size, double from) {
     constexpr std::int64_t kVectors = 4;  // so that no sum waits for the one before
     constexpr std::int64_t kStep = kVectors * kLanes<T>;
-    constexpr std::int64_t kParts = Wide<T>::kParts;
+    constexpr std::int64_t kParts = WideLanes<T>::kParts;
     F64 sums[kVectors * kParts] = {};
     F64 squares[kVectors * kParts] = {};
     std::int64_t i = 0;
@@ -88,7 +88,7 @@ struct Moments {
       for (std::int64_t vector = 0; vector < kVectors; ++vector) {
         const T* const at = x + i + vector * kLanes<T>;
         __builtin_prefetch(at + kAhead);
-        const Wide<T> value = wide<T>(simd::load(at));
+        const WideLanes<T> value = wide<T>(simd::load(at));
 #pragma unroll
         for (std::int64_t part = 0; part < kParts; ++part) {
           const F64 distance = value.parts.data()[part] - from;

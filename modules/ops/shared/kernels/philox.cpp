@@ -247,8 +247,8 @@ void fill_words(const RandomRange& range, std::int64_t count, Put put, PutOne pu
 }
 
 /// The words below probability * 2^32: those up to `last`, or none.
-struct WordsBelow {
-  explicit WordsBelow(double probability) {
+struct WordThreshold {
+  explicit WordThreshold(double probability) {
     const auto limit =
         static_cast<std::uint64_t>(std::ceil(std::clamp(probability, 0.0, 1.0) * 0x1p32));
     none = limit == 0;
@@ -313,7 +313,7 @@ void fill_normal(const RandomRange& range, std::int64_t count, float mean, float
 
 void fill_bernoulli(const RandomRange& range, std::int64_t count, double probability,
                     std::uint8_t* out) {
-  const WordsBelow below(probability);
+  const WordThreshold below(probability);
   if (below.none) {
     std::fill_n(out, count, std::uint8_t{0});
     return;
@@ -342,7 +342,7 @@ template <class T>
 void drop(const RandomRange& range, std::int64_t count, double probability, const T* x, T* y) {
   using C = Compute<T>;
   using V = simd::Vector<T>;
-  const WordsBelow below(probability);
+  const WordThreshold below(probability);
   const C factor = probability < 1 ? static_cast<C>(1 / (1 - probability)) : C{0};
   const bool none = below.none;
   // The numbers take so many instructions that the machine does not look ahead to the next loads.

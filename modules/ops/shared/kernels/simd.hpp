@@ -331,12 +331,12 @@ using ManyF32 = float __attribute__((vector_size(64 * kVectors)));
 /// x / log(2) rounded to an integer n, and what is left: x = n log(2) + rest, |rest| <= log(2) / 2.
 /// |x| <= 2^21.
 template <Floats V>
-struct Reduced {
+struct ReducedExponent {
   Integers<V> n;
   V rest;
 };
 template <Floats V>
-[[gnu::always_inline]] inline Reduced<V> reduce_exponent(V x) {
+[[gnu::always_inline]] inline ReducedExponent<V> reduce_exponent(V x) {
   constexpr float kRound = 0x1.8p23F;  // a sum with it is rounded to an integer, in its low bits
   const V shifted = x * 1.44269504088896341F + kRound;
   const V n = shifted - kRound;
@@ -368,7 +368,7 @@ template <Floats V>
 template <Floats V>
 [[gnu::always_inline]] inline V exp(V x) {
   // In this order NaN stays.
-  const Reduced<V> reduced =
+  const ReducedExponent<V> reduced =
       reduce_exponent(minimum(splat<V>(89.0F), maximum(splat<V>(-104.0F), x)));
   // Two factors, as 2^n alone can be too large or too small for a float.
   const Integers<V> half = reduced.n >> 1;
@@ -382,7 +382,7 @@ template <Floats V>
 /// exp for x <= 0 (softmax) or NaN: without the second factor and the limits; 0 below -87.
 template <Floats V>
 [[gnu::always_inline]] inline V exp_nonpositive(V x) {
-  const Reduced<V> reduced = reduce_exponent(x);
+  const ReducedExponent<V> reduced = reduce_exponent(x);
   const V result = exp_of_rest(reduced.rest) * power_of_two<V>(reduced.n);
   return x < -87.0F ? V{} : result;
 }
