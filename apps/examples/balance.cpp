@@ -16,7 +16,7 @@
 
 import tessera.base;
 import tessera.program;
-import tessera.graph;
+import tessera.passes;
 import tessera.plugin;
 import tessera.tensor;
 
@@ -138,9 +138,9 @@ class Balance {
 }  // namespace
 
 void register_plugin(plugin::Registrar& registrar) {
-  registrar.add<graph::Transform>("Balance", [] {
-    return graph::Transform{.name = "Balance",
-                            .about = "Gives the experts of a mixture equally many tokens.",
-                            .run = [](graph::Editor& edit) { Balance(edit).run(); }};
+  registrar.add<graph::Change>("Balance", [] {
+    return graph::Change{.name = "Balance",
+                         .about = "Gives the experts of a mixture equally many tokens.",
+                         .run = [](graph::Editor& edit) { Balance(edit).run(); }};
   });
 }

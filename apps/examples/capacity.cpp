@@ -6,7 +6,7 @@
 //   [graph]
 //   capture = true
 //   transforms = ["Capacity"]
-// docs/graph-changes.md explains it.
+// docs/replaced-modules.md explains it.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@ import tessera.plugin;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
-import tessera.train;
+import tessera.passes;
 
 namespace {
 
@@ -70,11 +70,11 @@ std::shared_ptr<nn::Module> replacement(const std::string& /*name*/,
 }  // namespace
 
 void register_plugin(plugin::Registrar& registrar) {
-  registrar.add<Override>("Capacity", [] {
-    return Override{.name = "Capacity",
-                    .about = "Limits how many tokens of a sequence an expert takes.",
-                    .replacement = replacement,
-                    // Without a limit, as this mixture is used afterwards.
-                    .evaluates_as_written = true};
+  registrar.add<graph::Change>("Capacity", [] {
+    return graph::Change{.name = "Capacity",
+                         .about = "Limits how many tokens of a sequence an expert takes.",
+                         // Without a limit, as this mixture is used afterwards.
+                         .facts = {.evaluates_as_written = true},
+                         .replacement = replacement};
   });
 }

@@ -33,8 +33,8 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "collectives") {
     return collectives_suite(subject.name);
   }
-  if (subject.kind == "pass") {
-    return pass_suite(subject.name);
+  if (subject.kind == "change") {
+    return change_suite(subject.name);
   }
   if (subject.kind == "format") {
     return format_suite(subject.name);

@@ -50,7 +50,7 @@ std::vector<SuiteCheck> model_suite(const std::string& name);
 std::vector<SuiteCheck> device_suite(const std::string& name);
 std::vector<SuiteCheck> collectives_suite(const std::string& name);
 std::vector<SuiteCheck> operator_suite(const std::string& name);
-std::vector<SuiteCheck> pass_suite(const std::string& name);
+std::vector<SuiteCheck> change_suite(const std::string& name);
 std::vector<SuiteCheck> format_suite(const std::string& name);
 std::vector<SuiteCheck> tokenizer_suite(const std::string& name);
 

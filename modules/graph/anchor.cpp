@@ -21,7 +21,7 @@ namespace {
 void compute_nothing(const Call& call, std::span<Tensor> /*out*/) {
   fail({.thing = std::string(call.op.name),
         .wrong = "it marks a place in captured steps and computes nothing",
-        .advice = "take captured steps, with the transformation that replaces it"});
+        .advice = "take captured steps, with the change that replaces it"});
 }
 
 /// How many operands the call has that this is the gradient of: each result has at least one
@@ -90,7 +90,7 @@ void check_no_anchors(const Program& program) {
     if (i->kind == Instruction::Kind::call && is_anchor(*i->op)) {
       fail_input({.thing = fmt::format("anchor '{}'", i->op->name),
                   .wrong = "nothing was put in its place in " + place_in_words(program, place),
-                  .advice = "replace it by Editor::replace in a transformation of this run"});
+                  .advice = "replace it by Editor::replace in a change of this run"});
     }
     ++place;
   }

@@ -6,8 +6,9 @@ import tessera.program;
 
 export namespace tessera::graph {
 
-/// A call that only marks a place: a module's forward is one, and a transformation puts what is
-/// computed there after all passes, in forward and in backward (Editor::find, Editor::replace).
+/// A call that only marks a place: a module's forward is one, and a change (graph::Change) puts
+/// what is computed there after all passes, in forward and in backward (Editor::find,
+/// Editor::replace).
 struct Anchor {
   /// "expert_block(hidden, experts, weight)": its name and operands, as Op::schema.
   std::string schema = {};

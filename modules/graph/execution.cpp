@@ -25,44 +25,46 @@ import tessera.execute;
 import tessera.passes;
 import :across_steps;
 import :anchor;
-import :transform;
 
 namespace tessera::graph {
 
-std::vector<Transform> default_changes() {
-  std::vector<Transform> changes;
+std::vector<Change> default_changes() {
+  std::vector<Change> changes;
   for (const std::string& name : default_passes()) {
     changes.push_back({.name = name});
   }
   return changes;
 }
 
-void add_changes(ExecutionOptions& options, std::span<const Transform> changes) {
+void add_changes(ExecutionOptions& options, std::span<const Change> changes) {
   std::vector<std::string> passes;
-  std::vector<Transform> transforms;
-  const auto is_pass = [](const std::string& name) {
-    return std::ranges::find(built_in_passes(), name, &Pass::name) != built_in_passes().end() ||
-           std::ranges::count(transform_names(), name) == 0;
-  };
-  for (const Transform& change : changes) {
-    if (change.run) {
-      transforms.push_back(change);
-    } else if (!is_pass(change.name)) {
-      transforms.push_back(find_transform(change.name));
-    } else if (transforms.empty()) {
+  std::vector<Change> others;
+  for (const Change& given : changes) {
+    const bool is_named = !given.run && !given.replacement;
+    const Change change = is_named ? find_change(given.name) : given;
+    if (change.replacement) {
+      fail_input({.thing = fmt::format("change '{}'", shown(change.name)),
+                  .wrong = "it replaces modules, and the step's are there already",
+                  .advice = "use replace_modules where the model is made"});
+    }
+    check_facts(change);
+    if (!is_named || !is_pass(change)) {
+      others.push_back(change);
+    } else if (others.empty()) {
       passes.push_back(change.name);
     } else {
       fail_input({.thing = fmt::format("pass '{}'", shown(change.name)),
-                  .wrong = fmt::format("it comes after '{}'", transforms.back().name),
+                  .wrong = fmt::format("it comes after '{}'", others.back().name),
                   .advice = "put passes first"});
     }
   }
   options.passes.insert(options.passes.begin(), passes.begin(), passes.end());
-  options.transforms.insert(options.transforms.begin(), transforms.begin(), transforms.end());
+  options.transforms.insert(options.transforms.begin(), others.begin(), others.end());
 }
 
-const Transform* changes_bits(const ExecutionOptions& options) {
-  const auto found = std::ranges::find(options.transforms, false, &Transform::keeps_bits);
+const Change* changes_bits(const ExecutionOptions& options) {
+  const auto found = std::ranges::find_if(
+      options.transforms, [](const Change& change) { return !change.facts.keeps_bits; });
   return found == options.transforms.end() ? nullptr : &*found;
 }
 
@@ -83,11 +85,17 @@ void check(const ExecutionOptions& options) {
                 .expected = "one of " + join_words(names)});
   }
   check_passes(options.passes);
-  const Transform* const change = changes_bits(options);
+  std::vector<std::string> before = options.passes;
+  for (const Change& change : options.transforms) {
+    check_facts(change);
+    check_order(change, before);
+    before.push_back(change.name);
+  }
+  const Change* const change = changes_bits(options);
   if (options.verify < 0 || (options.verify > 0 && change != nullptr)) {
     fail_input({.thing = "verify",
                 .wrong = options.verify < 0 ? std::string("a number of steps is negative")
-                                            : fmt::format("transformation '{}' changes what steps "
+                                            : fmt::format("change '{}' changes what steps "
                                                           "compute, so they differ from steps as "
                                                           "they are written",
                                                           change->name),
@@ -190,7 +198,7 @@ void improve(Program& program, const ExecutionOptions& options) {
     return;
   }
   const auto last = std::ranges::find_if(all.rbegin(), all.rend(), [](const std::string& name) {
-    return find_pass(name).ends_lifetimes;
+    return find_change(name).facts.ends_lifetimes;
   });
   const auto before = static_cast<std::size_t>(all.rend() - last);
   run_checked(program, all.first(before), dump, options.agree);
@@ -199,7 +207,7 @@ void improve(Program& program, const ExecutionOptions& options) {
   const std::int64_t budget = options.memory_budget - kept;
   const std::span<const std::string> names = all.subspan(before);
   for (const std::string& name : names) {
-    const std::optional<PartialPass>& keeps = find_pass(name).keeps;
+    const std::optional<PartialPass> keeps = find_change(name).keeps;
     if (!keeps) {
       continue;
     }
@@ -219,8 +227,8 @@ void improve(Program& program, const ExecutionOptions& options) {
 }  // namespace
 
 void transform(Program& program, const ExecutionOptions& options, AddedState& added) {
-  for (const Transform& transform : options.transforms) {
-    run_transform(transform, program, added);
+  for (const Change& change : options.transforms) {
+    run_change(change, program, added, options.agree);
   }
   if (!options.keeps_anchors) {
     check_no_anchors(program);
@@ -228,7 +236,7 @@ void transform(Program& program, const ExecutionOptions& options, AddedState& ad
   if (options.memory_budget == 0 || options.transforms.empty()) {
     return;
   }
-  check_budget(program, options, "the step needs more with its transformations",
+  check_budget(program, options, "the step needs more with its changes",
                "leave room for what they add");
 }
 
@@ -238,8 +246,9 @@ AcrossSteps across_steps(const Program& program, const ExecutionOptions& options
     return parts;
   }
   std::vector<std::string> names;  // of the options' passes, what only moves communication
-  std::ranges::copy_if(options.passes, std::back_inserter(names),
-                       [](const std::string& name) { return find_pass(name).moves_communication; });
+  std::ranges::copy_if(options.passes, std::back_inserter(names), [](const std::string& name) {
+    return find_change(name).facts.moves_communication;
+  });
   for (Program* const part : {&parts.first, &parts.middle, &parts.last}) {
     if (options.memory_budget == 0) {
       run_checked(*part, names, {});

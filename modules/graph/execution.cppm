@@ -6,7 +6,6 @@ import tessera.program;
 import tessera.execute;
 import tessera.passes;
 import :across_steps;
-import :transform;
 
 export namespace tessera::graph {
 
@@ -21,7 +20,7 @@ struct ExecutionOptions {
   /// Bytes that a step may need at once; 0: any. After the passes that end lifetimes the program is
   /// fitted; see fit_memory.
   std::int64_t memory_budget = 0;
-  /// With a budget and a pass that keeps memory to spare communication (Pass::keeps): how many
+  /// With a budget and a pass that keeps memory to spare communication (Change::keeps): how many
   /// calls it spares, the same number on all ranks; -1: as many as this rank's program has room
   /// for, which a rank must not decide alone.
   int kept_gathers = -1;
@@ -32,8 +31,9 @@ struct ExecutionOptions {
   /// pass that keeps memory to spare communication.
   ComputeRates computing = {};
   OffloadRates offloading = {};
-  /// Changes of the step, after all of this.
-  std::vector<Transform> transforms = {};
+  /// Changes of the step, after all of this. Modules that they replace are replaced before the
+  /// capture, by whoever makes the model (see replace_modules).
+  std::vector<Change> transforms = {};
   /// Steps that are recorded as they are taken are recorded twice and compared, so a number that
   /// the host computes again in each step and that is not a Number is an error, not a constant.
   bool compares_recordings = false;
@@ -51,27 +51,28 @@ struct ExecutionOptions {
   bool across_steps = false;
 };
 
-/// Puts changes before those of the options, in their order. One without a function is the pass or
-/// the transformation of its name. Errors (input): there is none; a pass comes after another
-/// change.
-void add_changes(ExecutionOptions& options, std::span<const Transform> changes);
+/// Puts changes before those of the options, in their order. One without a function is the built-in
+/// one or that of a plugin of its name. Errors (input): there is none; it replaces modules, which
+/// are there already; a pass that is named comes after another change.
+void add_changes(ExecutionOptions& options, std::span<const Change> changes);
 /// The passes that run where nothing else is said.
-std::vector<Transform> default_changes();
+std::vector<Change> default_changes();
 /// The first change of what steps compute, for which each of them must be replayed; null: none.
-const Transform* changes_bits(const ExecutionOptions& options);
+const Change* changes_bits(const ExecutionOptions& options);
 
-/// The options for a program that changes nothing, such as an evaluation: without transformations,
+/// The options for a program that changes nothing, such as an evaluation: without changes,
 /// which change steps, and without what belongs to a budget of memory.
 ExecutionOptions without_changes(ExecutionOptions options);
 
 /// "compiled" (Planned, with compiled kernels), "interpreter" (Replay), "planned" (Planned).
 std::vector<std::string> executor_names();
-/// Errors (input): there is no executor or pass of this name; a pass that another one must precede.
+/// Errors (input): there is no executor or pass of this name; a change that another one must
+/// precede.
 void check(const ExecutionOptions& options);
 /// Of how many replayed steps one is verified; 0: none is. The environment's number holds only
 /// where steps can be taken as they are written.
 std::int64_t verified_every(const ExecutionOptions& options);
-/// Runs the options' transformations on an improved program. Errors: see run_transform; the program
+/// Runs the options' other changes on an improved program. Errors: see run_change; the program
 /// needs more than the budget of memory then; an anchor is left.
 void transform(Program& program, const ExecutionOptions& options, AddedState& added);
 /// Splits an improved and transformed program, and moves communication in each of the programs as
@@ -83,8 +84,8 @@ AcrossSteps across_steps(const Program& program, const ExecutionOptions& options
 /// than the budget of memory are missing. Error: the compiler refuses an operator's Op::element.
 std::optional<CompiledKernels> compile_kernels(const Program& program,
                                                const ExecutionOptions& options);
-/// `added`: what transformations have added to other programs of the same training; gets what they
-/// add. Error (input): see check(). Errors: the program is another rank's; see run_transform.
+/// `added`: what changes have added to other programs of the same training; gets what they
+/// add. Error (input): see check(). Errors: the program is another rank's; see run_change.
 std::unique_ptr<Executor> make_executor(Program program, const ExecutionOptions& options = {},
                                         AddedState* added = nullptr);
 /// The executor of a program that is to be executed as it is.

@@ -2,10 +2,10 @@ module tessera.passes:builtin;
 
 import tessera.base;
 import tessera.program;
-import :pass;
+import :editor;
 
-// The passes: each changes a program, and leaves the bits of its results. `known`: the analysis of
-// the program as it comes in.
+// The built-in passes: each changes a program, and leaves the bits of its results. `known`: the
+// analysis of the program as it comes in.
 namespace tessera::graph {
 
 void remove_dead(Program& program, const Analysis& known);

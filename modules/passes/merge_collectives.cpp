@@ -14,7 +14,7 @@ import tessera.tensor;
 import tessera.program;
 import :builtin;
 import :facts;
-import :pass;
+import :editor;
 import :renumbering;
 import :headroom;
 

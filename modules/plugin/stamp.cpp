@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <range/v3/view/zip.hpp>
 #include <span>
@@ -23,6 +24,31 @@ namespace {
 using ranges::views::zip;
 
 constexpr char host_gate_facts[gate_fact_count][32] = TESSERA_GATE_FACTS;
+
+/// A kind that has become another one, and the type that sources of its plugins named.
+struct RetiredKind {
+  std::string_view name;
+  std::string_view now;
+  std::string_view said;
+  std::string_view write;
+};
+constexpr RetiredKind retired_kinds[] = {
+    {"pass", "change", "graph::Pass", "graph::Change"},
+    {"transform", "change", "graph::Transform", "graph::Change"},
+    {"override", "change", "Override", "graph::Change"}};
+
+/// Adds a line for each thing of the kind that the stamp offers.
+void refuse_retired(const Stamp& stamp, const RetiredKind& kind,
+                    std::vector<std::string>& refusals) {
+  for (const Offer& offer : stamp.provides) {
+    if (offer.kind == kind.name) {
+      refusals.push_back(fmt::format(
+          "{} '{}': the kind '{}' is '{}' now; write 'KIND {}' instead of 'KIND {}' in its "
+          "CMakeLists.txt, and 'registrar.add<{}>' instead of 'registrar.add<{}>' in its source",
+          kind.name, offer.name, kind.name, kind.now, kind.now, kind.name, kind.write, kind.said));
+    }
+  }
+}
 
 /// The text of a field; nothing when it does not end or holds control characters.
 std::optional<std::string> text_of(std::span<const char> field) {
@@ -165,7 +191,10 @@ std::vector<std::string> refused_kinds(const Stamp& stamp) {
     names.push_back(kind.name);
   }
   for (const std::string& kind : stamp.kinds()) {
-    if (std::find(names.begin(), names.end(), kind) == names.end()) {
+    const auto retired = std::ranges::find(retired_kinds, kind, &RetiredKind::name);
+    if (retired != std::end(retired_kinds)) {
+      refuse_retired(stamp, *retired, refusals);
+    } else if (std::find(names.begin(), names.end(), kind) == names.end()) {
       refusals.push_back(fmt::format("kind: host has {}, library has {}{}",
                                      names.empty() ? "none" : join_words(names), kind,
                                      did_you_mean(kind, names)));

@@ -13,7 +13,7 @@ enum class Role : std::uint8_t {
   gradient,         // memory in which a parameter's gradient is kept from step to step
   rows,             // of the batch, which data parallelism splits along dim 0; new in each step
   scaler_factor,    // of the losses (optim::GradScaler), "loss_scale" in texts; new in each step
-  transform_state,  // what a transformation has added
+  transform_state,  // what a change has added
   pending,          // what the update that a step has left to the next one reads
 };
 inline constexpr int role_count = static_cast<int>(Role::pending) + 1;

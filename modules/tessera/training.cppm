@@ -68,9 +68,10 @@ using tessera::export_weights, tessera::ExportOptions, tessera::open_tensors,
 export namespace tessera::graph {
 
 // How captured steps are changed and executed.
-using graph::AddedState, graph::data_parallel, graph::DataParallelMode, graph::DataParallelOptions,
-    graph::default_changes, graph::default_passes, graph::Editor, graph::ExecutionOptions,
-    graph::fit_memory, graph::make_executor, graph::Pass, graph::register_anchor, graph::run_passes,
-    graph::Transform, graph::verify, graph::verify_same;
+using graph::AddedState, graph::Change, graph::ChangeFacts, graph::data_parallel,
+    graph::DataParallelMode, graph::DataParallelOptions, graph::default_changes,
+    graph::default_passes, graph::Editor, graph::ExecutionOptions, graph::fit_memory,
+    graph::make_executor, graph::register_anchor, graph::run_passes, graph::verify,
+    graph::verify_same;
 
 }  // namespace tessera::graph

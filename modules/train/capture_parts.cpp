@@ -21,6 +21,7 @@ import tessera.device;
 import tessera.dtensor;
 import tessera.program;
 import tessera.execute;
+import tessera.passes;
 import tessera.capture;
 import tessera.graph;
 import tessera.nn;
@@ -39,10 +40,10 @@ std::string text_of(const StepGuards& guards) {
 
 void refuse_untransformed(const graph::ExecutionOptions& execution, const char* what,
                           const std::string& why) {
-  if (const graph::Transform* const change = graph::changes_bits(execution)) {
-    fail({.thing = fmt::format("transformation '{}'", change->name),
+  if (const graph::Change* const change = graph::changes_bits(execution)) {
+    fail({.thing = fmt::format("change '{}'", change->name),
           .wrong = fmt::format("this {} has no program that it could change ({})", what, why),
-          .advice = "capture the step ahead, take steps of one kind, or leave the transformation "
+          .advice = "capture the step ahead, take steps of one kind, or leave the change "
                     "out"});
   }
 }

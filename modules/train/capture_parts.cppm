@@ -15,7 +15,7 @@ namespace tessera {
 
 std::string text_of(const StepGuards& guards);
 
-/// Error: there are transformations, and this step or call (`what`) has no program that they could
+/// Error: there are changes, and this step or call (`what`) has no program that they could
 /// change: `why`.
 void refuse_untransformed(const graph::ExecutionOptions& execution, const char* what,
                           const std::string& why);
@@ -23,7 +23,7 @@ void refuse_untransformed(const graph::ExecutionOptions& execution, const char* 
 void record_inputs(Recorder& recorder, const StepInputs& inputs);
 
 /// Inputs of a step in the order of the program's. State of optimizers that the program does not
-/// use is left out, and with transformations, which may remove inputs, any other input too.
+/// use is left out, and with changes, which may remove inputs, any other input too.
 /// Errors: see Executor::arranged.
 std::vector<Tensor> arranged_inputs(const Executor& executor, const StepInputs& all,
                                     bool transformed);

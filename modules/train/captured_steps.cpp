@@ -247,7 +247,7 @@ void CapturedSteps::check_inputs(const Program& program) const {
                   .got = fmt::format("{}{}", name_of(x.dtype), to_string(x.shape)),
                   .advice =
                       "give what replaces a module parameters of the same names, shapes and types; "
-                      "a transformation may add state"});
+                      "a change may add state"});
     }
   }
 }

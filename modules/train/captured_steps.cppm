@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.tensor;
 import tessera.program;
 import tessera.execute;
+import tessera.passes;
 import tessera.capture;
 import tessera.graph;
 import tessera.nn;
@@ -30,7 +31,7 @@ class CapturedSteps {
   CapturedSteps& operator=(const CapturedSteps&) = delete;
 
   /// Steps are captured from now on, or not; forgets programs. `execution`: what executes them.
-  /// With transformations every step must be replayed, from the first one on (set_program): steps
+  /// With changes of bits every step must be replayed, from the first one on (set_program): steps
   /// that would be taken as always are errors. What they add is state of the training; evaluations
   /// compute the model as it is written. With `across_steps`, a replayed step leaves its update to
   /// the next one, with the same bits (see docs/graph-modes.md, "Across steps"). Until then
@@ -61,7 +62,7 @@ class CapturedSteps {
   const Program* program() const;
   /// How steps were taken since set_enabled().
   const ReplayCounts& counts() const { return programs_.counts(); }
-  /// Error (input): an input of the program, other than rows and what transformations add, that
+  /// Error (input): an input of the program, other than rows and what changes add, that
   /// this training does not have, or has in another form. After Optimizer::prepare_state.
   void check_inputs(const Program& program) const;
 
@@ -94,7 +95,7 @@ class CapturedSteps {
   const graph::AddedState& added() const { return added_; }
   /// Finishes updates where that is possible, as what is loaded may be refused.
   void before_load();
-  /// Makes room for state that a checkpoint has of transformations.
+  /// Makes room for state that a checkpoint has of changes.
   void expect_added(const std::string& name, const Dims& shape, DType dtype);
   bool transforms() const { return !execution_.transforms.empty(); }
   /// All that steps have read is other than before.
@@ -138,7 +139,7 @@ class CapturedSteps {
   EagerSteps& steps_;
   bool enabled_ = false;
   graph::ExecutionOptions execution_;
-  graph::AddedState added_;  // by transformations of programs
+  graph::AddedState added_;  // by changes of programs
   CapturedFunction programs_;
   StepGuards guards_;           // of the step
   bool replayed_last_ = false;  // by the last capture, and nothing else has written since

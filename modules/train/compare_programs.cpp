@@ -228,8 +228,8 @@ void compare_programs(collective::World& world, const Program* program) {
               .wrong = fmt::format("rank {} and rank {} have different programs: call {} of the "
                                    "group '{}' is not the same",
                                    first, second, at + 1, name),
-              .advice = "give all ranks the same config and plugins; passes and transformations "
-                        "must decide about communication from what all ranks have in common",
+              .advice = "give all ranks the same config and plugins; changes must "
+                        "decide about communication from what all ranks have in common",
               .details = call_in_words(first, left, at) + "\n" + call_in_words(second, right, at)});
 }
 

@@ -46,7 +46,7 @@ namespace {
 /// Of a number that a call is given.
 std::string number_name(const std::string& name) { return "number." + name; }
 
-/// The options with the passes and transformations of `changes`.
+/// The options with the passes and other changes of `changes`.
 CompileOptions checked(CompileOptions options) {
   graph::add_changes(options.execution, options.changes);
   options.execution.verify = options.verify != 0 ? options.verify : options.execution.verify;
@@ -319,7 +319,7 @@ struct CompiledStep::State {
   std::vector<nn::Module*> modules = {};  // made by the factory, in its order
   std::vector<optim::Optimizer*> optimizers = {};
   StepObjects objects = {};
-  graph::AddedState added = {};  // by transformations of programs
+  graph::AddedState added = {};  // by changes of programs
   std::string reads = {};
   std::int64_t calls = 0;
   std::int64_t verify = 0;  // of how many replayed calls one is verified; 0: none

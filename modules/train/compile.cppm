@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.program;
+import tessera.passes;
 import tessera.capture;
 import tessera.graph;
 import tessera.nn;
@@ -72,9 +73,9 @@ using StepFactory = std::function<StepBody(Device device)>;
 
 /// Options of compile.
 struct CompileOptions {
-  /// Passes and transformations in their order: by name, built in or a plugin's, or by functions.
-  std::vector<graph::Transform> changes = graph::default_changes();
-  /// How the program is executed. Its passes and transformations come after `changes`.
+  /// Changes in their order, passes first: by name, built in or a plugin's, or by functions.
+  std::vector<graph::Change> changes = graph::default_changes();
+  /// How the program is executed. Its passes and other changes come after `changes`.
   graph::ExecutionOptions execution = {};
   /// For a factory whose step is that of one rank, without plans: it is placed on `mesh`, over
   /// whose ranks dim 0 of its inputs is split (see graph::data_parallel).
@@ -108,7 +109,7 @@ class CompiledStep {
   /// gradients are dropped.
   Tensors operator()(const Tensors& inputs, const StepNumbers& numbers = {});
 
-  /// State that transformations have added, by its names in programs. Set it before the first call
+  /// State that changes have added, by its names in programs. Set it before the first call
   /// of a run that goes on with it; a checkpoint of the caller's saves it.
   graph::AddedState& added();
   /// Gives back the memory that programs keep between calls; the next call takes it again.
@@ -136,7 +137,7 @@ class CompiledStep {
 ///     const Tensors losses = step({rows}, {.numbers = {{"lr", 1e-3}}});
 /// Errors (input): see graph::check; a pass comes after a change of another kind.
 CompiledStep compile(StepBody step, const CompileOptions& options = {});
-/// The same, captured before its first call: a budget of memory, transformations and a mode hold
+/// The same, captured before its first call: a budget of memory, changes of bits and a mode hold
 /// from then on.
 CompiledStep compile(StepFactory make, const CompileOptions& options = {});
 

@@ -5,6 +5,7 @@ import tessera.device;
 import tessera.placement;
 import tessera.tensor;
 import tessera.program;
+import tessera.passes;
 import tessera.capture;
 import tessera.graph;
 import tessera.nn;

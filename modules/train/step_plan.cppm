@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.device;
 import tessera.tensor;
 import tessera.program;
+import tessera.passes;
 import tessera.capture;
 import tessera.nn;
 import tessera.optim;
@@ -109,7 +110,7 @@ struct StepInput {
 /// By the names that they have in programs.
 using StepInputs = std::map<std::string, StepInput>;
 
-/// State that transformations add (graph::Editor::state) has such names in checkpoints.
+/// State that changes add (graph::Editor::state) has such names in checkpoints.
 inline constexpr const char* added_prefix = "transform.";
 
 /// Names of other inputs: a parameter's gradient that is kept in memory of its own, a buffer, the
@@ -120,7 +121,7 @@ inline constexpr const char* scaler_input = "scaler.scale";
 std::string call_input(std::size_t number);
 /// Names of outputs: the loss, what is measured besides, the power of the norm of the gradients
 /// that the host computes the norm from, and what a compiled step returns.
-inline constexpr const char* loss_output = "loss";
+inline constexpr const char* loss_output = graph::Editor::loss_output;
 std::string measured_output(std::size_t number);
 const char* norm_output(double norm);
 std::string call_output(std::size_t number);

@@ -13,4 +13,4 @@ export import :checkpoints;           // RunCheckpoints: when a run saves, in th
 export import :stragglers;            // Stragglers: ranks for which the others wait
 export import :compile;               // compile: any step, captured at its calls
 export import :compare_programs;      // compare_programs: whether ranks communicate alike
-export import :override;              // Override: modules of which captured steps have others
+export import :replace_modules;       // modules of which captured steps have others

@@ -14,7 +14,7 @@ namespace tessera {
 using NamedValues = std::map<std::string, Tensor>;
 
 /// Copies of what exists before or after a step, and how far random streams are. Without what
-/// transformations have added, which the step as it is written does not know, the scale of losses,
+/// changes have added, which the step as it is written does not know, the scale of losses,
 /// which steps do not write, and memory for gradients, in which no step leaves anything.
 NamedValues copied_values(const StepInputs& all);
 /// Writes values back that copied_values() has copied.

@@ -2,7 +2,7 @@
 // embedding (the product with rows of zeros and a one), and adds it to another tensor (over
 // micro-batches, or where several layers read one tensor), the product adds to that tensor itself.
 // So the product's result takes no memory and is not read again. A sum that the product forms has
-// other roundings than a product and a sum after it: this is not a pass. Of 16 bits that are added
+// other roundings than a product and a sum after it: this keeps no bits. Of 16 bits that are added
 // to f32, the product is not rounded at all.
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.program;
-import tessera.graph;
+import tessera.passes;
 import tessera.plugin;
 
 namespace {
@@ -167,8 +167,8 @@ class AccumulatingProducts {
 }  // namespace
 
 void register_plugin(plugin::Registrar& registrar) {
-  registrar.add<graph::Transform>("AccumulatingProducts", [] {
-    return graph::Transform{
+  registrar.add<graph::Change>("AccumulatingProducts", [] {
+    return graph::Change{
         .name = "AccumulatingProducts",
         .about =
             "Gradients of linear layers and embeddings are added in the product that computes "

@@ -257,22 +257,19 @@ void join_lists(Program& program, const Analysis& known) {
 }  // namespace
 
 void register_plugin(plugin::Registrar& registrar) {
-  registrar.add<graph::Pass>("buckets", [] {
-    return graph::Pass{
-        .name = "buckets",
-        .about = "Joins neighbouring reductions of one kind, type and group, up to 16 MiB.",
-        .run = make_buckets};
-  });
-  registrar.add<graph::Pass>("split_lists", [] {
-    return graph::Pass{.name = "split_lists",
-                       .about =
-                           "Cuts calls of lists, such as an optimizer's, into one for each "
-                           "place of the lists.",
-                       .run = split_lists};
-  });
-  registrar.add<graph::Pass>("join_lists", [] {
-    return graph::Pass{.name = "join_lists",
-                       .about = "Joins neighbouring calls of one operator over lists into one.",
-                       .run = join_lists};
-  });
+  const auto add = [&](const char* name, const char* about,
+                       void (*run)(Program& program, const Analysis& known)) {
+    registrar.add<graph::Change>(name, [=] {
+      return graph::Change{.name = name,
+                           .about = about,
+                           .facts = {.keeps_bits = true},
+                           .run = [=](graph::Editor& edit) { run(edit.program(), edit.known()); }};
+    });
+  };
+  add("buckets", "Joins neighbouring reductions of one kind, type and group, up to 16 MiB.",
+      make_buckets);
+  add("split_lists",
+      "Cuts calls of lists, such as an optimizer's, into one for each place of the lists.",
+      split_lists);
+  add("join_lists", "Joins neighbouring calls of one operator over lists into one.", join_lists);
 }

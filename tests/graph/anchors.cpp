@@ -36,7 +36,7 @@ void like_first(const Call& call, ResultShapes& out) {
 const Op& block = graph::register_anchor(
     {.schema = "test_block(x, w)", .infer = like_first, .about = "Marks a product."});
 
-graph::Transform transform(std::function<void(graph::Editor&)> run) {
+graph::Change change(std::function<void(graph::Editor&)> run) {
   return {.name = "Test", .about = "", .run = std::move(run)};
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("anchors are replaced in forward and backward, with the bits of the bl
           std::vector<std::string>{"lifetimes", "recompute"}}) {
       INFO(name << " " << passes.size());
       const auto executor = graph::make_executor(
-          anchored, {.executor = name, .passes = passes, .transforms = {transform(put_products)}});
+          anchored, {.executor = name, .passes = passes, .transforms = {change(put_products)}});
       CHECK(count(executor->program().to_text(), "test_block") == 0);
       executor->begin({{"x", full({2, 3}, 0.3)}, {"w", full({2, 3}, 1.7)}});
       executor->run(SectionKind::step, {});
@@ -139,14 +139,14 @@ TEST_CASE("a transformation after the anchor is gone sees what passes have left"
   Program changed = program(
       "input %0: f32[2] = x\nsection step\n  %1: f32[2] = test_block(%0, %0) @ forward in a.b\n"
       "  %2: f32[2] = neg(%1) @ forward\noutput %2 = y\noutput %1 = z\n");
-  graph::run_transform(transform([](graph::Editor& edit) {
-                         edit.replace({0, 0}, [&](const std::vector<TensorIndex>& in) {
-                           const TensorIndex factor = edit.state("factor", full({2}, 3));
-                           return std::vector<TensorIndex>{edit.value("mul", {in[0], factor})};
-                         });
-                         CHECK(edit.at() == 1);
-                       }),
-                       changed, added);
+  graph::run_change(change([](graph::Editor& edit) {
+                      edit.replace({0, 0}, [&](const std::vector<TensorIndex>& in) {
+                        const TensorIndex factor = edit.state("factor", full({2}, 3));
+                        return std::vector<TensorIndex>{edit.value("mul", {in[0], factor})};
+                      });
+                      CHECK(edit.at() == 1);
+                    }),
+                    changed, added);
   CHECK(body_of(changed) ==
         "input %0: f32[2] = x\n"
         "input transform_state %3: f32[2] optimizer = transform.factor\n"
@@ -179,14 +179,14 @@ TEST_CASE("what does not fit in the place of an anchor is refused") {
     Program changed = program(
         "input %0: f32[2] = x\ninput %3: f32[2] = unused\nsection step\n  %1: f32[2] = "
         "test_block(%0, %0)\n  wait(%1)\n  %2: f32[2] = neg(%1)\noutput %2 = y\n");
-    return error_of([&] { graph::run_transform(transform(run), changed, added); });
+    return error_of([&] { graph::run_change(change(run), changed, added); });
   };
   const auto replaced = [&](const std::vector<TensorIndex>& by) {
     return refused([&](graph::Editor& edit) {
       edit.replace({0, 0}, [&](const std::vector<TensorIndex>&) { return by; });
     });
   };
-  const std::string name = "transformation 'Test': ";
+  const std::string name = "change 'Test': ";
   CHECK(replaced({}) ==
         name +
             "test_block: what takes its place has another number of results (expected 1, got 0)");

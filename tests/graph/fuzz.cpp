@@ -177,7 +177,7 @@ std::string check_executors(const Program& program, unsigned seed, const RandomS
 /// Built-in ones, and those of the shipped plugins.
 std::vector<std::string> all_passes() {
   std::vector<std::string> names = {"buckets", "join_lists", "split_lists"};
-  for (const graph::Pass& pass : graph::built_in_passes()) {
+  for (const graph::Change& pass : graph::built_in_passes()) {
     names.push_back(pass.name);
   }
   return names;
@@ -189,8 +189,8 @@ std::vector<std::vector<std::string>> passes_of(unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::vector<std::string>> all(2);
   const auto add = [&](std::vector<std::string>& passes) {
-    const graph::Pass& pass = graph::find_pass(names[random() % names.size()]);
-    passes.insert(passes.end(), pass.after.begin(), pass.after.end());
+    const graph::Change pass = graph::find_change(names[random() % names.size()]);
+    passes.insert(passes.end(), pass.facts.after.begin(), pass.facts.after.end());
     passes.push_back(pass.name);
   };
   add(all[0]);

@@ -15,6 +15,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.program;
 import tessera.execute;
+import tessera.passes;
 import tessera.graph;
 
 #include "program_text.hpp"
@@ -33,7 +34,7 @@ const std::string step =
     "  %2: f32[] = sum(%1; dims=[], keepdim=false)\n"
     "output %2 = loss\n";
 
-graph::Transform transform(std::function<void(graph::Editor&)> run) {
+graph::Change change(std::function<void(graph::Editor&)> run) {
   return {.name = "Test", .about = "", .run = std::move(run)};
 }
 
@@ -50,7 +51,7 @@ void count(graph::Editor& edit) {
 std::string refused(const std::function<void(graph::Editor&)>& run) {
   graph::AddedState added;
   Program changed = program(step);
-  return error_of([&] { graph::run_transform(transform(run), changed, added); });
+  return error_of([&] { graph::run_change(change(run), changed, added); });
 }
 
 }  // namespace
@@ -60,7 +61,7 @@ TEST_CASE("a transformation adds calls and state, on every executor") {
     INFO(name);
     graph::AddedState added;
     const std::unique_ptr<Executor> executor = graph::make_executor(
-        program(step), {.executor = name, .transforms = {transform(count)}}, &added);
+        program(step), {.executor = name, .transforms = {change(count)}}, &added);
     REQUIRE(added.size() == 1);
     std::map<std::string, Tensor> inputs = added;
     inputs["x"] = full({2, 2}, 0);
@@ -77,20 +78,20 @@ TEST_CASE("a transformation adds calls and state, on every executor") {
 TEST_CASE("programs of one training share what transformations add") {
   graph::AddedState added;
   Program first = program(step);
-  graph::run_transform(transform(count), first, added);
+  graph::run_change(change(count), first, added);
   const Tensor state = added.at("transform.steps");
   Program second = program(step);
-  graph::run_transform(transform(count), second, added);
+  graph::run_change(change(count), second, added);
   CHECK(added.at("transform.steps").same_as(state));
   CHECK(first.to_text() == second.to_text());
   CHECK(Program::parse(first.to_text()).to_text() == first.to_text());
   Program third = program(step);
   const std::string error = error_of([&] {
-    graph::run_transform(transform([](graph::Editor& edit) { edit.state("steps", zeros({3})); }),
-                         third, added);
+    graph::run_change(change([](graph::Editor& edit) { edit.state("steps", zeros({3})); }), third,
+                      added);
   });
   CHECK(error ==
-        "transformation 'Test': transform.steps: another step of this run, or its checkpoint, has "
+        "change 'Test': transform.steps: another step of this run, or its checkpoint, has "
         "this state in another form (expected f32[], got f32[3])");
 }
 
@@ -102,16 +103,16 @@ TEST_CASE("calls are added where the editor is, with the scope of their place") 
       "  %1: f32[2, 2] = exp(%0) @ forward in a\n"
       "  %2: f32[2, 2] = neg(%1) @ forward in b\n"
       "output %2 = y\n");
-  graph::run_transform(transform([](graph::Editor& edit) {
-                         edit.move_to(0, 1);
-                         const TensorIndex y = edit.value("neg", {TensorIndex(1)});
-                         CHECK(edit.at() == 2);
-                         edit.program().sections[0].instructions[edit.at()].in[0] = y;
-                         const std::vector<TensorIndex> two =
-                             edit.call("topk", {y}, "k=1, dim=1, largest=true");
-                         CHECK(two.size() == 2);
-                       }),
-                       changed, added);
+  graph::run_change(change([](graph::Editor& edit) {
+                      edit.move_to(0, 1);
+                      const TensorIndex y = edit.value("neg", {TensorIndex(1)});
+                      CHECK(edit.at() == 2);
+                      edit.program().sections[0].instructions[edit.at()].in[0] = y;
+                      const std::vector<TensorIndex> two =
+                          edit.call("topk", {y}, "k=1, dim=1, largest=true");
+                      CHECK(two.size() == 2);
+                    }),
+                    changed, added);
   CHECK(body_of(changed) ==
         "input %0: f32[2, 2] = x\n"
         "section step\n"
@@ -127,7 +128,7 @@ TEST_CASE("what a transformation does wrong is an error with its name") {
   const TensorIndex x(0);
   const auto says = [](const std::string& error, const std::string& words) {
     INFO(error);
-    CHECK(error.starts_with("transformation 'Test': "));
+    CHECK(error.starts_with("change 'Test': "));
     CHECK(error.find(words) != std::string::npos);
   };
   says(refused([&](graph::Editor& edit) { edit.value("expp", {x}); }), "did you mean 'exp'");
@@ -167,9 +168,8 @@ TEST_CASE("a program that has lost an input runs without it") {
   Program changed = program(
       "input %0: f32[2] = x\ninput %1: f32[2] = unused\nsection step\n  %2: f32[2] = exp(%0)\n"
       "output %2 = y\n");
-  graph::run_transform(
-      transform([](graph::Editor& edit) { edit.program().inputs.erase("unused"); }), changed,
-      added);
+  graph::run_change(change([](graph::Editor& edit) { edit.program().inputs.erase("unused"); }),
+                    changed, added);
   Replay replay(changed);
   replay.begin({{"x", zeros({2})}});
   replay.run(SectionKind::step, {});

@@ -55,7 +55,7 @@ std::vector<std::pair<std::string, runs::Run>> all_runs() {
 
 Passes every_pass() {
   Passes names;
-  for (const graph::Pass& pass : graph::built_in_passes()) {
+  for (const graph::Change& pass : graph::built_in_passes()) {
     names.push_back(pass.name);
   }
   names.insert(names.end(), {"buckets", "split_lists", "join_lists"});
@@ -64,7 +64,8 @@ Passes every_pass() {
 
 /// Adds a pass after what must precede it.
 void add(const std::string& name, Passes& into) {
-  for (const std::string& before : graph::find_pass(name).after) {
+  const graph::Change pass = graph::find_change(name);
+  for (const std::string& before : pass.facts.after) {
     if (std::ranges::find(into, before) == into.end()) {
       add(before, into);
     }
@@ -247,7 +248,8 @@ TEST_CASE("passes after the program was fitted into its budget leave it there") 
           graph::make_executor(recorded, {.passes = all, .memory_budget = budget});
       CHECK(graph::planned_bytes(executor->program()) <= budget);
       for (const std::string& pass : after) {
-        graph::find_pass(pass).run(fitted, graph::Analysis(fitted));
+        graph::AddedState none;
+        graph::run_change(graph::find_change(pass), fitted, none);
       }
       worse += graph::planned_bytes(fitted) > budget ? 1 : 0;
     }

@@ -531,14 +531,15 @@ TEST_CASE("passes have names, an order, reports and files") {
       "output %2 = y\n");
   const std::string unknown =
       error_of([&] { graph::run_passes(one, std::vector<std::string>{"ded"}); });
-  CHECK(unknown.starts_with(
-      "passes: there is no pass 'ded' (expected one of views, copies, merge_collectives, common, "
-      "dead, lifetimes, keep_gathers, recompute, early_issues, late_waits"));
+  CHECK(
+      unknown.starts_with("changes: there is no change 'ded' (expected one of views, copies, "
+                          "merge_collectives, common, "
+                          "dead, lifetimes, keep_gathers, recompute, early_issues, late_waits"));
   CHECK(unknown.ends_with("did you mean 'dead'?"));
   CHECK(error_of([&] {
           graph::run_passes(one, std::vector<std::string>{"early_issues", "lifetimes"});
         }) ==
-        "passes: 'early_issues' needs 'lifetimes' before it; add 'lifetimes' before "
+        "changes: 'early_issues' needs 'lifetimes' before it; add 'lifetimes' before "
         "'early_issues'");
   const testing::Folder folder;
   const std::vector<graph::PassReport> reports =

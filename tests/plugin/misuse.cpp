@@ -171,6 +171,18 @@ TEST_CASE("kinds that this host does not serve are refused") {
   CHECK(refusals.front() == "greeter 'Hello': host has version 2 of the interface, library has 3");
 }
 
+TEST_CASE("plugins of kinds that have become another one are refused with the lines to change") {
+  const std::string refusal = refusal_of(std::string(LIBRARIES) + "/OldKinds.so");
+  has(refusal,
+      "transform 'MeanLoss': the kind 'transform' is 'change' now; write 'KIND change' instead of "
+      "'KIND transform' in its CMakeLists.txt, and 'registrar.add<graph::Change>' instead of "
+      "'registrar.add<graph::Transform>' in its source");
+  has(refusal, "pass 'Trim': the kind 'pass' is 'change' now; ");
+  has(refusal, "instead of 'registrar.add<graph::Pass>'");
+  has(refusal, "override 'Norms': the kind 'override' is 'change' now; ");
+  has(refusal, "instead of 'registrar.add<Override>'");
+}
+
 TEST_CASE("a plugin that throws or breaks its promise leaves nothing registered") {
   const auto misbehaving = [](const std::string& how) {
     const PluginFolder

@@ -311,9 +311,9 @@ TEST_CASE("what a compiled step cannot be is an error, and the next call is righ
          })),
          "mul");
     check(good(inputs, numbers_of(0))[0].item() > 0, "a call after errors");
-    const graph::Transform nothing{.name = "T", .run = [](graph::Editor&) {}};
+    const graph::Change nothing{.name = "T", .run = [](graph::Editor&) {}};
     says(error_in_calls(compile(body_of(pair), {.changes = {nothing}})),
-         "transformation 'T': this call has no program that it could change (none was set); "
+         "change 'T': this call has no program that it could change (none was set); "
          "capture the step ahead");
     says(error_of([&] { compile(body_of(pair), {.changes = {nothing, {.name = "dead"}}}); }),
          "pass 'dead': it comes after 'T'; put passes first");
@@ -341,28 +341,25 @@ TEST_CASE("a function that keeps bits is checked as a pass, and needs no capture
     Pair pair(layout, mesh);
     const Tensors inputs = {local_rows(pair, 0)};
     int runs = 0;
-    const graph::Transform counts{
-        .name = "counts", .run = [&](graph::Editor&) { ++runs; }, .keeps_bits = true};
+    const graph::Change counts{
+        .name = "counts", .facts = {.keeps_bits = true}, .run = [&](graph::Editor&) { ++runs; }};
     CompiledStep step = compile(body_of(pair), {.changes = {{.name = "dead"}, counts}});
     for (int call = 0; call < 4; ++call) {
       step(inputs, numbers_of(call));
     }
     check(runs == 1 && step.counts().replayed == 2, to_string(step.counts()));
-    const graph::Transform doubles{.name = "doubles",
-                                   .run =
-                                       [](graph::Editor& edit) {
-                                         TensorIndex& loss = edit.program().outputs.at("output.0");
-                                         edit.move_to(
-                                             0, edit.program().sections[0].instructions.size());
-                                         loss = edit.value("add", {loss, loss}, "alpha=1");
-                                       },
-                                   .keeps_bits = true};
+    const graph::Change doubles{
+        .name = "doubles", .facts = {.keeps_bits = true}, .run = [](graph::Editor& edit) {
+          TensorIndex& loss = edit.program().outputs.at("output.0");
+          edit.move_to(0, edit.program().sections[0].instructions.size());
+          loss = edit.value("add", {loss, loss}, "alpha=1");
+        }};
     CompiledStep wrong = compile(body_of(pair), {.changes = {doubles}});
     std::string error;
     for (int call = 0; call < 4 && (error.empty() || error == "no error"); ++call) {
       error = error_of([&] { wrong(inputs, numbers_of(call)); });
     }
-    check(error.find("transformation 'doubles'") == 0, error);
+    check(error.find("change 'doubles'") == 0, error);
   }));
 }
 

@@ -374,7 +374,7 @@ TEST_CASE("transformations change every call of a step that is captured ahead") 
       refused = refused == "no error" ? "" : refused;
     }
     check(step.added().at("transform.calls").item() == taken, "calls are counted");
-    check(taken > 0 && refused.find("transformation 'Count': this call has no program that it "
+    check(taken > 0 && refused.find("change 'Count': this call has no program that it "
                                     "could change (guard 'large'") == 0,
           std::to_string(taken) + " calls: " + refused);
   }));

@@ -114,15 +114,14 @@ void put_products(graph::Editor& edit) {
   }
 }
 
-Override replaced_by(Form form) {
+graph::Change replaced_by(Form form) {
   return {
       .name = "Test",
-      .replacement =
-          [form](const std::string& name, const std::shared_ptr<nn::Module>& module) {
-            return module->kind() == "Scale" && name != "third" ? std::make_shared<Scale>(form)
-                                                                : std::shared_ptr<nn::Module>();
-          },
-      .transform = form == Form::anchored ? put_products : std::function<void(graph::Editor&)>()};
+      .run = form == Form::anchored ? put_products : std::function<void(graph::Editor&)>(),
+      .replacement = [form](const std::string& name, const std::shared_ptr<nn::Module>& module) {
+        return module->kind() == "Scale" && name != "third" ? std::make_shared<Scale>(form)
+                                                            : std::shared_ptr<nn::Module>();
+      }};
 }
 
 constexpr std::int64_t rows = 8;
@@ -130,7 +129,7 @@ constexpr std::int64_t rows = 8;
 struct Run {
   /// `on`: the meta device, or the CPU.
   Run(Form form, const DeviceMesh& mesh, std::vector<parallel::StyleEntry> styles, Device on = cpu,
-      const Override* replaced = nullptr)
+      const graph::Change* replaced = nullptr)
       : device(on), model(std::make_shared<Model>(form)) {
     for (parallel::StyleEntry& style : styles) {
       style.on = {"."};
@@ -190,9 +189,9 @@ class ReadsOne final : public Mode {
 };
 
 /// The program of a step in which modules are replaced.
-Program captured(const Override& override, const DeviceMesh& mesh,
+Program captured(const graph::Change& change, const DeviceMesh& mesh,
                  const std::vector<parallel::StyleEntry>& styles) {
-  Run run(Form::shifted, mesh, styles, meta, &override);
+  Run run(Form::shifted, mesh, styles, meta, &change);
   check(run.names == std::vector<std::string>{"first", "second"}, "both are replaced");
   ReadsOne reads;
   const ModeScope scope(ModeLevel::below_distribution, reads);
@@ -219,9 +218,9 @@ TEST_CASE("replaced modules train as a model that is written with them, in every
   for (const train_test::Layouts& layout : layouts()) {
     for (const Form form : {Form::scaled, Form::anchored}) {
       INFO(layout.name << (form == Form::anchored ? ", anchored" : ""));
-      const Override replaced = replaced_by(form);
+      const graph::Change replaced = replaced_by(form);
       const graph::ExecutionOptions execution = {.passes = graph::default_passes(),
-                                                 .transforms = {replaced.as_transform()}};
+                                                 .transforms = {replaced}};
       const Folder folder;
       REQUIRE_NOTHROW(on_layout(layout, [&](const DeviceMesh& mesh) {
         const Program program = captured(replaced, mesh, layout.styles);
@@ -315,7 +314,7 @@ TEST_CASE("what replaces modules must fit the model as it is written") {
   const train_test::Layouts layout = layout_named("one rank");
   on_layout(layout, [&](const DeviceMesh& mesh) {
     // A model without the shift is captured with it.
-    Override shifted = replaced_by(Form::shifted);
+    graph::Change shifted = replaced_by(Form::shifted);
     const Program program = captured(shifted, mesh, layout.styles);
     Run run(Form::scaled, mesh, layout.styles);
     run.training->optimizer().prepare_state();
@@ -325,20 +324,20 @@ TEST_CASE("what replaces modules must fit the model as it is written") {
                    "this name (got f64[4]); give what replaces a module parameters of the same") !=
             std::string::npos,
         error);
-    Override none = shifted;
+    graph::Change none = shifted;
     none.replacement = [](const std::string&, const std::shared_ptr<nn::Module>&) {
       return std::shared_ptr<nn::Module>();
     };
     Model model(Form::scaled);
     check(error_of([&] { replace_modules(model, none); }) ==
-              "override 'Test': it replaces no module of this model; use it with a model that has "
+              "change 'Test': it replaces no module of this model; use it with a model that has "
               "what it replaces",
-          "an override that replaces nothing");
-    // The transformation is missing, so an anchor is left.
-    Override anchored = replaced_by(Form::anchored);
-    anchored.transform = {};
+          "a change that replaces nothing");
+    // What puts calls there is missing, so an anchor is left.
+    graph::Change anchored = replaced_by(Form::anchored);
+    anchored.run = {};
     Run left(Form::shifted, mesh, layout.styles);
-    left.training->captured().set_enabled(true, {.transforms = {anchored.as_transform()}});
+    left.training->captured().set_enabled(true, {.transforms = {anchored}});
     const std::string anchor = error_of(
         [&] { left.training->captured().set_program(captured(anchored, mesh, layout.styles)); });
     check(anchor.find(

@@ -135,10 +135,10 @@ TEST_CASE("a buffer that the host changes is found by its name") {
 }
 
 TEST_CASE("what cannot be verified is refused") {
-  const graph::Transform doubles{.name = "doubles", .run = [](graph::Editor&) {}};
+  const graph::Change doubles{.name = "doubles", .run = [](graph::Editor&) {}};
   const auto body = [](StepCall& call) { return call.inputs(); };
   CHECK(contains(error_of([&] { compile(body, {.changes = {doubles}, .verify = 1}); }),
-                 "verify: transformation 'doubles' changes what steps compute"));
+                 "verify: change 'doubles' changes what steps compute"));
   CHECK(contains(error_of([&] { compile(body, {.verify = -1}); }), "expected 0 or more, got -1"));
   const StepFactory make = [&](Device) -> StepBody { return body; };
   CHECK(contains(error_of([&] {

@@ -1,4 +1,4 @@
-// Overrides in a run: what replaces modules, and what is refused before the ranks start.
+// Changes in a run that replace modules, and what is refused before the ranks start.
 #include <string>
 
 #include "catch.hpp"
@@ -36,7 +36,8 @@ void refused(const Result& result, int code, const std::string& words) {
 
 }  // namespace
 
-TEST_CASE("an override is named among the transformations, and every step is taken with it") {
+TEST_CASE(
+    "a change that replaces modules is in graph.transforms, and every step is taken with it") {
   const Result right = run("right");
   INFO(right.out << right.error);
   CHECK(right.code == 0);
@@ -51,21 +52,40 @@ TEST_CASE("a validation that would compute another model is refused") {
   CHECK(run("unclear").code == 0);
   refused(run("unclear", ""), 2,
           "data.validation: a validation computes the model as it is written, and steps compute "
-          "what override 'unclear' has replaced; set data.validation=0");
+          "what change 'unclear' has replaced; set data.validation=0");
 }
 
-TEST_CASE("overrides that do not fit are refused before the ranks start") {
+TEST_CASE("facts that a change does not keep are refused, or found where they show") {
+  refused(run("does_nothing"), 1, "change 'does_nothing': it has no function");
+  refused(run("", "data.validation=0.0 graph.passes=[right]"), 2,
+          "graph.passes: 'right' is no pass: it replaces modules, before distribution; name it in "
+          "graph.transforms");
+  // One that says that it keeps bits: steps are compared with those of the model as it is written.
+  CHECK(run("says_same", "data.validation=0.0").code == 0);
+  const Result found = run("says_same", "data.validation=0.0 graph.verify=1");
+  INFO(found.out << found.error);
+  CHECK(found.code == 1);
+  has(found.error, "as it is written");
+}
+
+TEST_CASE("a plugin of a kind that is gone is named with the line to change") {
+  const Result old = run("MeanLoss", "data.validation=0.0 --plugin " TESSERA_OLD_KINDS);
+  refused(old, 2, "graph.transforms: the plugin of 'MeanLoss' is refused: ");
+  has(old.error, "write 'KIND change' instead of 'KIND transform'");
+}
+
+TEST_CASE("changes that do not fit are refused before the ranks start") {
   refused(run("adds_parameters"), 2,
           "captured step: input 'optimizer.exp_avg.model.layers.0.input_layernorm.bias': the model "
           "as it is written has none of this name");
   refused(run("replaces_nothing"), 2,
-          "override 'replaces_nothing': it replaces no module of this model");
+          "change 'replaces_nothing': it replaces no module of this model");
   refused(run("leaves_anchors"), 2,
           "anchor 'wrong_norm': nothing was put in its place in section 'gradients', instruction ");
   refused(run("misnamed_override"), 1,
-          "override 'misnamed_override': its plugin returned one of another name (expected "
+          "change 'misnamed_override': its plugin returned one of another name (expected "
           "'misnamed_override', got 'another')");
-  refused(run("rigt"), 2, "graph.transforms: there is no transformation or override 'rigt'");
+  refused(run("rigt"), 2, "graph.transforms: there is no change 'rigt'");
   has(run("rigt").error, "(expected one of AccumulatingProducts, adds_parameters, ");
   refused(run("right", "data.validation=0.0 graph.capture=false"), 2,
           "only captured steps can be changed; set graph.capture=true");

@@ -93,6 +93,9 @@ TEST_CASE("info tells what a plugin offers, its options, and how it was built") 
     has(result.out, part);
   }
   CHECK(result.out.find("differs") == std::string::npos);
+  has(plugin("info buckets").out,
+      "Facts of change buckets\n  after distribution: changes the program\n  keeps bits\n"
+      "  named in graph.passes or graph.transforms\n");
   has(plugin("info " + shipped + "/Replicate.so").out, "Options of style Replicate: none");
   is_input_error("info SequenceParalel", "did you mean 'SequenceParallel'?");
   CHECK(plugin("info /nowhere/none.so").code == 2);
@@ -142,8 +145,8 @@ TEST_CASE("check tests what a usable plugin provides") {
   has(good.out, "  style Replicate: 3 of 3 checks passed\n");
   has(good.out, "  style ColwiseParallel: 3 of 3 checks passed\n");
   has(good.out, "  model gpt2: 6 of 6 checks passed\n");
-  has(good.out, "  pass buckets: 5 of 5 checks passed\n");
-  has(good.out, "  pass split_lists: 5 of 5 checks passed\n");
+  has(good.out, "  change buckets: 5 of 5 checks passed\n");
+  has(good.out, "  change split_lists: 5 of 5 checks passed\n");
   CHECK(good.out.find("failed:") == std::string::npos);
 
   const Result styles = plugin("check " TESSERA_WRONG_STYLES);
@@ -166,25 +169,35 @@ TEST_CASE("check tests what a usable plugin provides") {
   has(optimizer.out, "failed: a resumed run has the same bits: ");
 }
 
-TEST_CASE("check finds what is wrong with a pass") {
+TEST_CASE("a plugin of a kind that is gone is refused with the line to change") {
+  const std::string line =
+      "transform 'MeanLoss': the kind 'transform' is 'change' now; write 'KIND change' instead of "
+      "'KIND transform' in its CMakeLists.txt, and 'registrar.add<graph::Change>' instead of "
+      "'registrar.add<graph::Transform>' in its source";
+  is_refused(TESSERA_OLD_KINDS, line);
+  has(plugin("list --plugin " TESSERA_OLD_KINDS).out, line);
+  is_input_error("new Old --kind pass", "there is no kind 'pass' (there are templates for: ");
+}
+
+TEST_CASE("check finds what is wrong with a change that keeps bits") {
   const Result result = plugin("check " TESSERA_WRONG_PASSES);
   INFO(result.out);
   CHECK(result.code == 2);
-  has(result.out, "pass removes_writes: 1 of 5 checks passed");
+  has(result.out, "change removes_writes: 1 of 5 checks passed");
   has(result.out,
-      "failed: programs after it are right and have the same values: pass 'removes_writes': "
+      "failed: programs after it are right and have the same values: change 'removes_writes': "
       "program: it is not the same after a pass: output z has other values");
-  has(result.out, "pass depends_on_rank: 3 of 5 checks passed");
+  has(result.out, "change depends_on_rank: 3 of 5 checks passed");
   has(result.out,
       "failed: it decides alike each time and on all ranks: a program of two ranks: equal "
       "programs are changed in different ways (rank 1)");
   has(result.out, "not tried: it changes a program: it changes none of the suite's programs");
-  has(result.out, "pass misnamed: 0 of 5 checks passed");
+  has(result.out, "change misnamed: 0 of 5 checks passed");
   has(result.out,
-      "its plugin returned a pass of another name (expected 'misnamed', got "
+      "its plugin returned one of another name (expected 'misnamed', got "
       "'another')");
   has(result.out,
-      "failed: it is described, and what must precede it is known: it has no "
+      "failed: it is described, and its facts fit its functions: it has no "
       "description");
 }
 

@@ -21,6 +21,7 @@ import tessera.base;
 import tessera.options;
 import tessera.plugin;
 import tessera.tensor;
+import tessera.passes;
 import tessera.nn;
 import tessera.models;
 import tessera.optim;
@@ -214,6 +215,17 @@ std::string keys_of(const std::string& file, const plugin::Offer& offer) {
   return fmt::format("\nKeys of {} {}\n{}", offer.kind, offer.name, format_table(rows));
 }
 
+/// What a change says of itself, for its host.
+std::string facts_of(const std::string& file, const plugin::Offer& offer) {
+  plugin::Host host({{}, false, false});
+  host.load(file);
+  std::string text = fmt::format("\nFacts of {} {}\n", offer.kind, offer.name);
+  for (const std::string& fact : graph::facts_in_words(host.find<graph::Change>(offer.name)())) {
+    text += fmt::format("  {}\n", terminal_text(fact));
+  }
+  return text;
+}
+
 std::string refusals_as_text(const CheckReport& report) {
   std::string text;
   for (const std::string& why : report.found.refusals) {
@@ -245,6 +257,8 @@ int run_info(const PluginArguments& arguments) {
         text += options_of<optim::UpdateRule, PluginOptions>(report.found.file, offer);
       } else if (offer.kind == models::ModelFamily::plugin_kind.name) {
         text += keys_of(report.found.file, offer);
+      } else if (offer.kind == graph::Change::plugin_kind.name) {
+        text += facts_of(report.found.file, offer);
       }
     }
   }
@@ -325,8 +339,8 @@ void add_plugin_command(CLI::App& program, std::function<int()>& chosen,
   list->footer(order_of_search);
   add_paths(list);
 
-  CLI::App* const info =
-      add("info", "Show what a plugin provides, its options, and how it was built", run_info);
+  CLI::App* const info = add(
+      "info", "Show what a plugin provides, its options and facts, and how it was built", run_info);
   info->add_option("NAME", arguments->name, "The plugin, something that it provides, or its file")
       ->required();
   add_paths(info);
@@ -344,7 +358,7 @@ void add_plugin_command(CLI::App& program, std::function<int()>& chosen,
       "difference as a share of the tolerance");
   check->footer(
       "A usable plugin is then tested as its kind demands: a style and an optimizer against one\n"
-      "rank, a device against the CPU, a pass on programs of one and two ranks. The exit code is "
+      "rank, a device against the CPU, a change on programs of one and two ranks. The exit code is "
       "0\n"
       "if all plugins are usable and no test has failed, and 2 otherwise.");
 

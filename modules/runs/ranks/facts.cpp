@@ -26,15 +26,16 @@ import tessera.train;
 namespace tessera::runs {
 namespace {
 
-/// Error (input): a validation would compute another model than steps that an override has changed.
+/// Error (input): a validation would compute another model than steps with replaced modules.
 void check_validation(const Run& run) {
-  for (const Override& override : overrides_of(run.config.graph)) {
-    if (run.task->validation_batches() > 0 && !override.evaluates_as_written) {
+  for (const graph::Change& change : replacing_changes(run.config.graph)) {
+    const bool is_right = change.facts.keeps_bits || change.facts.evaluates_as_written;
+    if (run.task->validation_batches() > 0 && !is_right) {
       fail_input({.where = run.config.place("data.validation"),
                   .wrong = fmt::format("a validation computes the model as it is written, and "
-                                       "steps compute what override '{}' has replaced",
-                                       override.name),
-                  .advice = "set data.validation=0; an override that only training needs says so "
+                                       "steps compute what change '{}' has replaced",
+                                       change.name),
+                  .advice = "set data.validation=0; a change that only training needs says so "
                             "(evaluates_as_written)"});
     }
   }
@@ -63,7 +64,7 @@ std::int64_t pending_bytes(const Run& run, const graph::ExecutionOptions& execut
   return parts.pending_bytes;
 }
 
-/// A captured step before the ranks start. Errors: a step that transformations change must be
+/// A captured step before the ranks start. Errors: a step that changes of bits change must be
 /// replayed from the first one on; see graph::compile_kernels.
 CapturedFacts captured_facts(const Run& run, const graph::ExecutionOptions& execution,
                              const Program& program, int kept_gathers,
@@ -77,7 +78,7 @@ CapturedFacts captured_facts(const Run& run, const graph::ExecutionOptions& exec
                 .wrong = "the step cannot be replayed from the first one on, because the host "
                          "reads values in " +
                          facts.reads,
-                .advice = "leave the transformations out"});
+                .advice = "leave the changes out"});
   }
   check_validation(run);
   facts.gathers_made = gathers_in(program);

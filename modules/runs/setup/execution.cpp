@@ -1,17 +1,11 @@
 module;
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <iterator>
-#include <span>
 #include <string>
-#include <tessera/shown.hpp>
-#include <utility>
 #include <vector>
 module tessera.runs;
 
 import tessera.base;
 import tessera.execute;
+import tessera.passes;
 import tessera.graph;
 import tessera.train;
 
@@ -19,29 +13,23 @@ namespace tessera::runs {
 
 namespace {
 
-bool is_override(const std::string& name) {
-  const std::vector<std::string> names = override_names();
-  return std::ranges::find(names, name) != names.end();
+std::vector<graph::Change> changes_of(const GraphConfig& graph) {
+  std::vector<graph::Change> changes;
+  for (const std::string& name : graph.transforms) {
+    changes.push_back(graph::find_change(name));
+  }
+  return changes;
 }
 
 }  // namespace
 
-std::vector<Override> overrides_of(const GraphConfig& graph) {
-  std::vector<Override> overrides;
-  for (const std::string& name : graph.transforms) {
-    if (is_override(name)) {
-      overrides.push_back(find_override(name));
-    }
-  }
-  return overrides;
+std::vector<graph::Change> replacing_changes(const GraphConfig& graph) {
+  std::vector<graph::Change> changes = changes_of(graph);
+  std::erase_if(changes, [](const graph::Change& change) { return !change.replacement; });
+  return changes;
 }
 
 graph::ExecutionOptions execution_of(const GraphConfig& graph, const StepRates& rates) {
-  std::vector<graph::Transform> transforms;
-  for (const std::string& name : graph.transforms) {
-    transforms.push_back(is_override(name) ? find_override(name).as_transform()
-                                           : graph::find_transform(name));
-  }
   return {.executor = graph.executor,
           .device_graphs = graph.device_graphs,
           .passes = graph.passes,
@@ -49,7 +37,7 @@ graph::ExecutionOptions execution_of(const GraphConfig& graph, const StepRates& 
           .elsewhere = memory_elsewhere(graph),
           .computing = {.flops = rates.flops, .bytes = rates.bytes},
           .offloading = {.stored = rates.stored, .fetched = rates.fetched},
-          .transforms = std::move(transforms),
+          .transforms = changes_of(graph),
           .verify = graph.verify,
           .dump = graph.dump,
           .across_steps = graph.across_steps};

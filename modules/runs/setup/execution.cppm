@@ -1,6 +1,7 @@
 export module tessera.runs:execution;
 
 import tessera.base;
+import tessera.passes;
 import tessera.graph;
 import tessera.train;
 import :rates;
@@ -11,10 +12,10 @@ import :spec;
 export namespace tessera::runs {
 
 /// Entries of graph.transforms that replace modules.
-std::vector<Override> overrides_of(const GraphConfig& graph);
+std::vector<graph::Change> replacing_changes(const GraphConfig& graph);
 
-/// With the transformations, those of overrides too. `rates`: what a step with a budget costs; see
-/// rates_of. Errors: see graph::find_transform, find_override and memory_elsewhere.
+/// With the changes of graph.transforms. `rates`: what a step with a budget costs; see rates_of.
+/// Errors: see graph::find_change and memory_elsewhere.
 graph::ExecutionOptions execution_of(const GraphConfig& graph, const StepRates& rates = {});
 
 }  // namespace tessera::runs

@@ -69,7 +69,7 @@ struct StepSetup {
 /// That of the config. Errors: see execution_of.
 StepSetup setup_of(const Run& run);
 /// The whole batch on one rank, as a mode places it: as many micro-batches, and nothing but
-/// overrides changes what is recorded.
+/// replaced modules change what is recorded.
 StepSetup one_rank_setup(const Run& run);
 
 }  // namespace tessera::runs

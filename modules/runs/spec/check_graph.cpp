@@ -1,52 +1,24 @@
 module;
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstddef>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <tessera/shown.hpp>
-#include <vector>
 module tessera.runs;
 
 import tessera.base;
 import tessera.passes;
 import tessera.graph;
-import tessera.train;
 import :key_problems;
 
 // Checks of the section [graph].
 namespace tessera::runs {
-namespace {
-
-/// Error (input): there is no transformation or override of one of these names. None is loaded.
-void check_changes(const std::vector<std::string>& names) {
-  if (names.empty()) {
-    return;
-  }
-  std::vector<std::string> known = graph::transform_names();
-  std::ranges::copy(override_names(), std::back_inserter(known));
-  std::ranges::sort(known);
-  for (const std::string& name : names) {
-    if (std::ranges::find(known, name) == known.end()) {
-      const std::string nearest = nearest_name(name, known);
-      fail_input({.thing = "transforms",
-                  .wrong = fmt::format("there is no transformation or override '{}'", shown(name)),
-                  .expected = known.empty() ? "" : fmt::format("one of {}", join_words(known)),
-                  .advice = nearest.empty() ? "'tessera plugin list' shows the plugins"
-                                            : fmt::format("did you mean '{}'?", nearest)});
-    }
-  }
-}
-
-}  // namespace
 
 void check_graph(const RunSpec& config, KeyProblems& problems) {
   problems.add_errors("graph.passes",
-                      "passes: ", [&] { graph::check_passes(config.graph.passes); });
+                      "changes: ", [&] { graph::check_passes(config.graph.passes); });
   problems.add_errors("graph.transforms",
-                      "transforms: ", [&] { check_changes(config.graph.transforms); });
+                      "changes: ", [&] { graph::check_changes(config.graph.transforms); });
   const GraphConfig& graph = config.graph;
   const auto only_captured = [&](const char* key, bool is_set, const char* what) {
     if (problems.known({key, "graph.capture"}) && is_set && !graph.capture) {

@@ -32,11 +32,11 @@ std::vector<Key> graph_keys() {
        "recorded in the second one and then queued as a few graphs, with the same bits "
        "([graph-executors.md](graph-executors.md#graphs-of-a-device))."},
       {"graph.passes", field<g, &G::passes>,
-       "What improves the program, in this order ([graph-passes.md](graph-passes.md#passes)). "
-       "`[]`: nothing."},
+       "What improves the program, in this order: changes that keep bits "
+       "([graph-passes.md](graph-passes.md#passes)). `[]`: nothing."},
       {"graph.transforms", field<g, &G::transforms>,
-       "With `graph.capture`: transformations and overrides, plugins that change the step "
-       "([graph-changes.md](graph-changes.md))."},
+       "With `graph.capture`: changes, which may compute something else, after the passes and in "
+       "this order ([graph-changes.md](graph-changes.md))."},
       {"graph.across_steps", field<g, &G::across_steps>,
        "With `graph.capture`: a step leaves its update to the next one, which makes it where "
        "parameters are first used, while gathers are under way: the same bits, and the shards of "

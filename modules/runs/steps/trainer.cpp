@@ -34,16 +34,16 @@ import tessera.hub;
 namespace tessera::runs {
 Trainer::Trainer(const Run& run, Device device) : Trainer(run, setup_of(run), device, {}) {}
 
-Trainer::Trainer(const Run& run, const StepSetup& setup, std::span<const Override> replaced)
-    : Trainer(run, setup, meta, replaced) {}
+Trainer::Trainer(const Run& run, const StepSetup& setup, std::span<const graph::Change> replacing)
+    : Trainer(run, setup, meta, replacing) {}
 
 Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
-                 std::span<const Override> replaced)
+                 std::span<const graph::Change> replacing)
     : run_(run), setup_(setup), device_(device) {
   set_seed(static_cast<std::uint64_t>(run.config.train.seed));
   model_ = training_model(*run.task, run.config, [&](nn::Module& model) {
-    for (const Override& override : replaced) {
-      replace_modules(model, override);
+    for (const graph::Change& change : replacing) {
+      replace_modules(model, change);
     }
   });
   Layouts layouts;
@@ -160,7 +160,7 @@ void Trainer::capture_ahead() {
     setup_.states = stage_states(run_, setup_);
     training_->set_planned_states(setup_.states);
   }
-  // Passes and transformations are run where the program is used.
+  // Passes and other changes are run where the program is used.
   Program program = recorded_step(run_, setup_, current_rank());
   if (reads_values(program).empty()) {
     training_->captured().set_program(std::move(program));

@@ -8,6 +8,7 @@ import tessera.collective;
 import tessera.dtensor;
 import tessera.program;
 import tessera.execute;
+import tessera.passes;
 import tessera.capture;
 import tessera.nn;
 import tessera.optim;
@@ -32,7 +33,7 @@ class Trainer {
   /// communicates; a mode must answer what the host reads (try_step).
   explicit Trainer(const Run& run, Device device = cpu);
   /// A trainer on the meta device, with another step. `replaced`: what takes the place of modules.
-  Trainer(const Run& run, const StepSetup& setup, std::span<const Override> replaced = {});
+  Trainer(const Run& run, const StepSetup& setup, std::span<const graph::Change> replacing = {});
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
   void resume(const std::string& checkpoint) { training_->checkpoints().load(checkpoint); }
@@ -102,7 +103,7 @@ class Trainer {
   StepBatch evaluation_batch(std::int64_t batches) const;
 
   Trainer(const Run& run, const StepSetup& setup, Device device,
-          std::span<const Override> replaced);
+          std::span<const graph::Change> replacing);
 
   const Run& run_;
   StepSetup setup_;

@@ -289,10 +289,10 @@ Trial try_steps(const Run& run, StepSetup setup, bool& local_products, StageRank
   return trial;
 }
 
-/// The program of a step, without transformations, as overrides have it.
+/// The program of a step as it is recorded, with replaced modules.
 Program record_steps(const Run& run, StepSetup setup) {
   ops::set_threads(threads_of_rank(run.config));
-  const std::vector<Override> overrides = overrides_of(run.config.graph);
+  const std::vector<graph::Change> replacing = replacing_changes(run.config.graph);
   setup.captured = true;
   setup.execution.transforms.clear();        // they change the program, once it is there
   setup.execution.executor = "interpreter";  // nothing is executed, so nothing is compiled
@@ -301,7 +301,7 @@ Program record_steps(const Run& run, StepSetup setup) {
   }
   // It writes what is known into them, as other captures may do at the same time.
   setup.states = setup.states ? std::make_shared<StageStates>(*setup.states) : nullptr;
-  Trainer trainer(run, setup, overrides);
+  Trainer trainer(run, setup, replacing);
   parts_of_batch(run, trainer.plan());
   if (trainer.plan().stages() != nullptr && !setup.states) {
     setup.states = stage_states(run, setup);
@@ -312,11 +312,11 @@ Program record_steps(const Run& run, StepSetup setup) {
     trainer.capture();
     program = *trainer.program();
   } catch (const Error& error) {
-    // Without overrides, the trial has found what styles do.
-    throw overrides.empty() || trainer.plan().styles().empty() ? error
+    // Without replaced modules, the trial has found what styles do.
+    throw replacing.empty() || trainer.plan().styles().empty() ? error
                                                                : trainer.plan().explained(error);
   }
-  if (!overrides.empty()) {
+  if (!replacing.empty()) {
     Trainer(run, setup).check_inputs(trainer);
   }
   return program;
@@ -356,14 +356,14 @@ void add_place(Trial& all, Trial one) {
 }  // namespace
 
 std::shared_ptr<StageStates> stage_states(const Run& run, StepSetup setup) {
-  const std::vector<Override> overrides = overrides_of(run.config.graph);
+  const std::vector<graph::Change> replacing = replacing_changes(run.config.graph);
   setup.captured = false;
   setup.states = std::make_shared<StageStates>();
   std::vector<int> ranks = {0};  // one of each place
   do {
     for (std::size_t place = 0; place < ranks.size(); ++place) {
       on_meta(ranks[place], [&] {
-        Trainer trainer(run, setup, overrides);
+        Trainer trainer(run, setup, replacing);
         if (const parallel::Stages* const stages = trainer.plan().stages()) {
           ranks = stages->group().group->ranks;
           trainer.step();

@@ -69,7 +69,7 @@ Trial try_step(const Run& run);
 Trial try_step(const Run& run, const StepSetup& setup);
 
 /// What the stages of the run's model tell each other in a step, from steps of all of them on the
-/// meta device, with what overrides have replaced. Null: the model is not in stages.
+/// meta device, with replaced modules. Null: the model is not in stages.
 std::shared_ptr<StageStates> stage_states(const Run& run, StepSetup setup);
 
 /// Seconds in which the host makes the calls of an eager step besides kernels and collectives: the
@@ -81,7 +81,7 @@ double host_seconds(const Run& run, StepSetup setup);
 /// Errors: see try_step; what cannot be recorded.
 Program capture_step(const Run& run, int rank = 0);
 Program capture_step(const Run& run, const StepSetup& setup, int rank = 0);
-/// The step before passes, budget and transformations, with what overrides have replaced.
+/// The step before passes, budget and changes of programs, with replaced modules.
 Program recorded_step(const Run& run, const StepSetup& setup, int rank);
 /// The rank's program of one above distribution; what lowering books is in no account of the run.
 Program lowered(const Program& placed, int rank);

@@ -14,6 +14,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.program;
 import tessera.execute;
+import tessera.passes;
 import tessera.graph;
 
 #include "program_text.hpp"
@@ -27,7 +28,7 @@ namespace {
 std::string after(const std::string& body) {
   graph::AddedState added;
   Program changed = program(body);
-  graph::run_transform(graph::find_transform("AccumulatingProducts"), changed, added);
+  graph::run_change(graph::find_change("AccumulatingProducts"), changed, added);
   return body_of(changed);
 }
 

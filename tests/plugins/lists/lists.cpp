@@ -139,11 +139,11 @@ TEST_CASE("join_lists: calls of other arguments, on one memory or with writes be
 }
 
 TEST_CASE("passes of plugins have their names, and an unknown one is offered the nearest") {
-  CHECK(graph::find_pass("buckets").name == "buckets");
+  CHECK(graph::find_change("buckets").name == "buckets");
   CHECK(error_of([] {
-          static_cast<void>(graph::find_pass("bucket"));
+          static_cast<void>(graph::find_change("bucket"));
         }).ends_with("did you mean 'buckets'?"));
   for (const std::string& name : graph::default_passes()) {
-    CHECK(graph::find_pass(name).is_default);
+    CHECK(graph::find_change(name).facts.is_default);
   }
 }

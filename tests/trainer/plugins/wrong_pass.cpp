@@ -21,12 +21,13 @@ void remove_if(Program& program, const std::function<bool(const Instruction& i)>
 }
 
 /// Removes what writes into memory.
-void remove_writes(Program& program, const graph::Analysis& /*known*/) {
-  remove_if(program, [](const Instruction& i) { return i.op != nullptr && i.op->in_place; });
+void remove_writes(graph::Editor& edit) {
+  remove_if(edit.program(), [](const Instruction& i) { return i.op != nullptr && i.op->in_place; });
 }
 
 /// Its tensors have other numbers on the second rank.
-void depend_on_rank(Program& program, const graph::Analysis& /*known*/) {
+void depend_on_rank(graph::Editor& edit) {
+  Program& program = edit.program();
   if (program.rank == 1) {
     program.sections[0].instructions.push_back(
         {.kind = Instruction::Kind::full,
@@ -36,29 +37,27 @@ void depend_on_rank(Program& program, const graph::Analysis& /*known*/) {
 }
 
 /// Keeps what was gathered on the second rank only.
-void gather_less_on_one_rank(Program& program, const graph::Analysis& known) {
-  if (program.rank == 1) {
-    graph::find_pass("keep_gathers").run(program, known);
+void gather_less_on_one_rank(graph::Editor& edit) {
+  if (edit.program().rank == 1) {
+    graph::find_change("keep_gathers").run(edit);
   }
 }
 
-void do_nothing(Program& /*program*/, const graph::Analysis& /*known*/) {}
+void do_nothing(graph::Editor& /*edit*/) {}
 
 }  // namespace
 
 void register_plugin(plugin::Registrar& registrar) {
-  registrar.add<graph::Pass>("removes_writes", [] {
-    return graph::Pass{.name = "removes_writes", .about = "Wrong.", .run = remove_writes};
-  });
-  registrar.add<graph::Pass>("depends_on_rank", [] {
-    return graph::Pass{.name = "depends_on_rank", .about = "Wrong.", .run = depend_on_rank};
-  });
-  registrar.add<graph::Pass>("misnamed", [] {
-    return graph::Pass{.name = "another", .about = "Wrong.", .run = do_nothing};
-  });
-  registrar.add<graph::Pass>("gathers_less_on_one_rank", [] {
-    return graph::Pass{
-        .name = "gathers_less_on_one_rank", .about = "Wrong.", .run = gather_less_on_one_rank};
-  });
-  registrar.add<graph::Pass>("idle", [] { return graph::Pass{.name = "idle", .run = do_nothing}; });
+  const auto add = [&](const char* name, const graph::Change& change) {
+    registrar.add<graph::Change>(name, [=] { return change; });
+  };
+  const auto pass = [](const char* name, void (*run)(graph::Editor&)) {
+    return graph::Change{
+        .name = name, .about = "Wrong.", .facts = {.keeps_bits = true}, .run = run};
+  };
+  add("removes_writes", pass("removes_writes", remove_writes));
+  add("depends_on_rank", pass("depends_on_rank", depend_on_rank));
+  add("misnamed", pass("another", do_nothing));
+  add("gathers_less_on_one_rank", pass("gathers_less_on_one_rank", gather_less_on_one_rank));
+  add("idle", {.name = "idle", .facts = {.keeps_bits = true}, .run = do_nothing});
 }

@@ -1,10 +1,10 @@
-// Transformations with faults that a run must find.
+// Changes of what steps compute, with faults that a run must find.
 #include <string>
 
 import tessera.base;
 import tessera.plugin;
 import tessera.tensor;
-import tessera.graph;
+import tessera.passes;
 
 namespace {
 
@@ -21,8 +21,8 @@ void reduce_on_one_rank(graph::Editor& edit) {
 }  // namespace
 
 void register_plugin(plugin::Registrar& registrar) {
-  registrar.add<graph::Transform>("reduces_on_one_rank", [] {
-    return graph::Transform{
+  registrar.add<graph::Change>("reduces_on_one_rank", [] {
+    return graph::Change{
         .name = "reduces_on_one_rank", .about = "Wrong.", .run = reduce_on_one_rank};
   });
 }

@@ -1,5 +1,4 @@
-// @NAME@: a pass over captured programs. It begins as one that removes views that nothing uses.
-#include <functional>
+// A change that keeps bits: it removes views that nothing uses.
 #include <set>
 #include <string>
 #include <vector>
@@ -13,9 +12,8 @@ namespace {
 
 using namespace tessera;
 
-// Changes the program. `known` describes it as it was: which instructions conflict, what shares
-// memory. What is left is verified and compared with the program before, by values.
-void run(Program& program, const graph::Analysis& /*known*/) {
+void run(graph::Editor& edit) {
+  Program& program = edit.program();
   std::set<TensorIndex> used;
   for (const auto& [name, number] : program.outputs) {
     used.insert(number);
@@ -35,9 +33,10 @@ void run(Program& program, const graph::Analysis& /*known*/) {
 }  // namespace
 
 void register_plugin(plugin::Registrar& registrar) {
-  registrar.add<graph::Pass>("@NAME@", [] {
-    // .after: names of passes that must have run before.
-    return graph::Pass{
-        .name = "@NAME@", .about = "Removes views that nothing uses.", .run = run};
+  registrar.add<graph::Change>("Trim", [] {
+    return graph::Change{.name = "Trim",
+                         .about = "Removes views that nothing uses.",
+                         .facts = {.keeps_bits = true},
+                         .run = run};
   });
 }

@@ -1,13 +1,23 @@
-export module tessera.graph:transform;
+export module tessera.passes:editor;
 
 import tessera.base;
-import tessera.plugin;
 import tessera.tensor;
 import tessera.program;
 
 export namespace tessera::graph {
 
-/// Tensors on the CPU that transformations have added to a step, by the names that they have as its
+/// A change of communication that a rank would make.
+struct Proposal {
+  CallGroup group = {};      // whose calls it changes
+  std::uint64_t change = 0;  // equal on ranks that propose the same
+};
+/// Which of this rank's proposals all other ranks of their groups propose too. All ranks of a run
+/// call it together, each with its own proposals.
+using Agree = std::function<std::vector<bool>(std::span<const Proposal> proposals)>;
+/// For programs that are only looked at: supposes that the other ranks are like this one.
+std::vector<bool> suppose_agreement(std::span<const Proposal> proposals);
+
+/// Tensors on the CPU that changes have added to a step, by the names that they have as its
 /// inputs. Its training keeps them from step to step and saves them. All ranks hold the same
 /// values.
 using AddedState = std::map<std::string, Tensor>;
@@ -15,17 +25,38 @@ using AddedState = std::map<std::string, Tensor>;
 /// A program while it is changed: instructions and state are added to it.
 class Editor {
  public:
+  static constexpr const char* loss_output = "loss";
+
+  struct Given {
+    const Analysis* known = nullptr;  // of the program as it is; null: it is made when asked for
+    Agree agree = {};
+    bool needs_loss = false;  // the change has said so
+  };
+
   /// `state`: what is there already, of programs of other steps; gets what is added.
   Editor(Program& program, AddedState& state);
+  Editor(Program& program, AddedState& state, Given given);
+  ~Editor();
+  Editor(const Editor&) = delete;
+  Editor& operator=(const Editor&) = delete;
 
   /// Anything may be changed here; instructions that are there say what to look for.
   Program& program() { return program_; }
+  /// What is known of the program as it was before the change: which instructions conflict, what
+  /// shares memory. To be asked for before the program is changed.
+  const Analysis& known();
+  /// How ranks agree on what only some of them could change in their communication. Null: such
+  /// changes must not be made.
+  const Agree& agree() const { return given_.agree; }
+  /// The sum of the step's losses. Error: the change does not say that it needs it
+  /// (ChangeFacts::needs_loss), without which its host does not know that there must be one.
+  TensorIndex loss() const;
   /// An input "transform.NAME", which has the values of `initial` in the first step and afterwards
   /// those that the step has left in it. Contiguous, on the CPU, equal on all ranks.
   /// Errors: the name is taken; another program of this run has it with another shape or type.
   TensorIndex state(const std::string& name, const Tensor& initial);
   /// The step has this input no more: a parameter or state of the optimizer that is no longer used,
-  /// or state of a transformation. The training keeps it as it is, and its checkpoints have it.
+  /// or state of another change. The training keeps it as it is, and its checkpoints have it.
   /// Errors: there is no such input; an instruction or an output uses it.
   void remove_input(const std::string& name);
 
@@ -60,36 +91,10 @@ class Editor {
 
   Program& program_;
   AddedState& state_;
+  Given given_;
+  std::unique_ptr<Analysis> made_;  // what known() returns, where nothing was given
   std::size_t section_ = 0;
   std::size_t at_ = 0;
 };
-
-/// A change of a program, mostly of what a step computes, and the plugin kind "transform". It runs
-/// on the program of each rank after all passes. All ranks must communicate in the same order
-/// afterwards. In a plugin's register_plugin:
-///     registrar.add<graph::Transform>("Balance", [] {
-///       return graph::Transform{.name = "Balance", .about = "...", .run = balance}; });
-struct Transform {
-  static constexpr plugin::Kind plugin_kind{"transform"};
-  using Factory = std::function<Transform()>;
-
-  std::string name = {};
-  std::string about = {};  // one sentence
-  std::function<void(Editor& editor)> run = {};
-  /// It leaves the bits of inputs and outputs, as a pass does, and is checked as one.
-  bool keeps_bits = false;
-};
-
-/// That of the plugin that offers it, which is found and loaded. Errors (input): there is none
-/// (with all names), its plugin is refused; (run): it has another name, or does nothing.
-Transform find_transform(const std::string& name);
-/// Error (input): there is no transformation of one of these names. None is loaded.
-void check_transforms(std::span<const std::string> names);
-std::vector<std::string> transform_names();
-
-/// Runs it. Errors, with its name: those that it throws; the program is not right afterwards (see
-/// verify), has lost an output, or has an input that neither the step nor `state` has. An input
-/// that the program has lost is kept as it is by the training.
-void run_transform(const Transform& transform, Program& program, AddedState& state);
 
 }  // namespace tessera::graph

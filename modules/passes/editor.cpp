@@ -6,26 +6,23 @@ module;
 #include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
-module tessera.graph;
+module tessera.passes;
 
 import tessera.base;
-import tessera.plugin;
 import tessera.device;
 import tessera.tensor;
 import tessera.program;
-import :transform;
+import :editor;
 
 namespace tessera::graph {
 namespace {
-
-[[maybe_unused]] const bool declared = plugin::declare_kind<Transform>();
 
 /// A tensor as operators see it before there are values.
 Tensor described(const ProgramTensor& tensor) { return empty(tensor.shape, tensor.dtype, meta); }
@@ -40,7 +37,33 @@ std::string form_of(const Dims& shape, DType dtype) {
 
 }  // namespace
 
-Editor::Editor(Program& program, AddedState& state) : program_(program), state_(state) {}
+std::vector<bool> suppose_agreement(std::span<const Proposal> proposals) {
+  return std::vector<bool>(proposals.size(), true);
+}
+
+Editor::Editor(Program& program, AddedState& state) : Editor(program, state, Given()) {}
+
+Editor::Editor(Program& program, AddedState& state, Given given)
+    : program_(program), state_(state), given_(std::move(given)) {}
+
+Editor::~Editor() = default;
+
+const Analysis& Editor::known() {
+  if (given_.known == nullptr) {
+    made_ = std::make_unique<Analysis>(program_);
+    given_.known = made_.get();
+  }
+  return *given_.known;
+}
+
+TensorIndex Editor::loss() const {
+  if (!given_.needs_loss) {
+    fail({.thing = "Editor::loss",
+          .wrong = "the facts of this change do not say that it needs the loss",
+          .advice = "set ChangeFacts::needs_loss"});
+  }
+  return program_.outputs.at(loss_output);  // its host has looked
+}
 
 TensorIndex Editor::state(const std::string& name, const Tensor& initial) {
   const std::string input = "transform." + name;
@@ -226,91 +249,6 @@ void Editor::replace(
                                         program_.tensors[made[k]].dtype)});
     }
     use_instead(before.out[k], made[k], before.op->name);
-  }
-}
-
-std::vector<std::string> transform_names() {
-  return plugin::host().names(Transform::plugin_kind.name);
-}
-
-void check_transforms(std::span<const std::string> names) {
-  if (names.empty()) {
-    return;  // a program without plugins has no host
-  }
-  const std::vector<std::string> known = transform_names();
-  for (const std::string& name : names) {
-    if (std::ranges::find(known, name) == known.end()) {
-      fail_input({.thing = "transforms",
-                  .wrong = fmt::format("there is no transformation '{}'", shown(name)),
-                  .expected = known.empty() ? "" : fmt::format("one of {}", join_words(known)),
-                  .advice = "'tessera plugin list' shows the plugins"});
-    }
-  }
-}
-
-Transform find_transform(const std::string& name) {
-  check_transforms({&name, 1});
-  Transform transform = plugin::host().find<Transform>(name)();
-  if (transform.name != name || !transform.run) {
-    fail({.thing = fmt::format("transformation '{}'", name),
-          .wrong = transform.run ? "its plugin returned one of another name"
-                                 : "its plugin returned one without a function",
-          .expected = fmt::format("'{}'", name),
-          .got = fmt::format("'{}'", transform.name)});
-  }
-  return transform;
-}
-
-namespace {
-
-/// Optimizers count no step of parameters that the transformation has left without an update.
-void drop_lost_updates(const Program& before, Program& program) {
-  const std::vector<std::string> were = before.written();
-  const std::vector<std::string> are = program.written();
-  std::erase_if(program.updates, [&](const ProgramUpdate& one) {
-    return std::ranges::binary_search(were, one.input) &&
-           !std::ranges::binary_search(are, one.input);
-  });
-}
-
-}  // namespace
-
-void run_transform(const Transform& transform, Program& program, AddedState& state) {
-  const Program before = program;
-  try {
-    Editor editor(program, state);
-    transform.run(editor);
-    verify(program);
-    if (transform.keeps_bits) {
-      verify_same(before, program);
-    }
-    drop_lost_updates(before, program);
-    for (const auto& [name, number] : before.outputs) {
-      if (!program.outputs.contains(name)) {
-        fail({.thing = "program", .wrong = fmt::format("it has no output '{}' any more", name)});
-      }
-    }
-    for (const auto& [name, of] : program.inputs) {
-      const ProgramTensor& input = program.tensors[of.tensor];
-      const auto own = state.find(name);
-      const auto given = before.inputs.find(name);
-      const bool fits = own != state.end()
-                            ? same_form(input, own->second)
-                            : given != before.inputs.end() &&
-                                  same_form(input, described(before.tensors[given->second.tensor]));
-      if (!fits) {
-        fail({.thing = "program",
-              .wrong = fmt::format("nothing has its input '{}' ({})", name,
-                                   form_of(input.shape, input.dtype)),
-              .advice = "add state with Editor::state"});
-      }
-    }
-  } catch (const Error& error) {
-    ErrorFields fields = error.fields();
-    fields.thing = fields.thing.empty()
-                       ? fmt::format("transformation '{}'", transform.name)
-                       : fmt::format("transformation '{}': {}", transform.name, fields.thing);
-    throw Error(std::move(fields), error.kind());
   }
 }
 
