@@ -60,7 +60,7 @@ NameTable& noted() {
 
 std::int64_t identity_of(std::string_view name) { return noted().add(name); }
 
-void note_call(std::uint64_t shape, Moved moved) {
+void note_call(std::uint64_t shape, PayloadIdentity moved) {
   thread_local std::unordered_set<std::uint64_t> known;  // no lock for what was noted
   if (known.size() < 4096 && known.insert(shape).second) {
     noted().add(shape, moved.identity);

@@ -46,14 +46,14 @@ std::string to_string(const Call& call);
 
 /// What calls over segments move, such as a group of parameters: ranks that are about to exchange
 /// different tensors of equal extents get an error.
-struct Moved {
+struct PayloadIdentity {
   std::int64_t identity = 0;
-  friend bool operator==(const Moved&, const Moved&) = default;
+  friend bool operator==(const PayloadIdentity&, const PayloadIdentity&) = default;
 };
 /// A number for the name of what moves. Errors about ranks whose calls differ show the name.
 std::int64_t identity_of(std::string_view name);
 /// Says that calls with this `shape` move this.
-void note_call(std::uint64_t shape, Moved moved);
+void note_call(std::uint64_t shape, PayloadIdentity moved);
 
 /// What the calling thread is at, in words, for errors about its calls; empty: nothing is known. A
 /// module above, which knows it, sets the function when the library is loaded.

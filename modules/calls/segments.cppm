@@ -37,7 +37,7 @@ struct ReduceSegmentsOptions {
   /// the call and get its result, and nothing of their sources goes into it. Compared by the ranks.
   MemberRange terms = {};
   /// Compared by the ranks, where it is given.
-  std::optional<Moved> moved = {};
+  std::optional<PayloadIdentity> moved = {};
 };
 
 }  // namespace tessera::collective

@@ -14,7 +14,7 @@ import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :box;
-import :file;
+import :mapped_file;
 
 namespace tessera::checkpoint_detail {
 

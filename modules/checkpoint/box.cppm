@@ -4,7 +4,7 @@ module tessera.checkpoint:box;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import :file;
+import :mapped_file;
 import :source;
 
 namespace tessera::checkpoint_detail {

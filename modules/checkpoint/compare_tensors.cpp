@@ -17,7 +17,7 @@ import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :compare_tensors;
-import :values;
+import :stored_values;
 
 namespace tessera {
 namespace {

@@ -16,7 +16,7 @@ import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :job;
-import :values;
+import :stored_values;
 
 namespace tessera {
 namespace {

@@ -20,7 +20,7 @@ module;
 module tessera.checkpoint;
 
 import tessera.base;
-import :file;
+import :mapped_file;
 import :mapping;
 import :place;
 

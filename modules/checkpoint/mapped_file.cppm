@@ -1,5 +1,5 @@
 // Files of this module: mapped for reading; written with a check of every system call.
-module tessera.checkpoint:file;
+module tessera.checkpoint:mapped_file;
 
 import tessera.base;
 import :mapping;

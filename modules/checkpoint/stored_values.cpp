@@ -17,7 +17,7 @@ import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :chunks;
-import :values;
+import :stored_values;
 
 namespace tessera::checkpoint_detail {
 namespace {

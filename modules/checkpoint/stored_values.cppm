@@ -1,5 +1,5 @@
 // Checks of stored values, besides their names and shapes.
-module tessera.checkpoint:values;
+module tessera.checkpoint:stored_values;
 
 import tessera.base;
 import tessera.placement;

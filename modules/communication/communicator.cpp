@@ -280,7 +280,7 @@ Work Communicator::issue(CallKind kind, const void* source, void* destination, s
 }
 
 Work Communicator::all_gather_async(std::span<const Segment> segments, DType dtype,
-                                    std::optional<Moved> moved) {
+                                    std::optional<PayloadIdentity> moved) {
   return issue(
       make_segments(CallKind::all_gather_segments, segments, dtype, {.moved = moved}, size()));
 }

@@ -140,7 +140,7 @@ class Communicator {
   /// Gathers all segments in one call; each destination becomes contiguous in rank order. `moved`
   /// is compared by the ranks, where it is given.
   [[nodiscard]] Work all_gather_async(std::span<const Segment> segments, DType dtype,
-                                      std::optional<Moved> moved = {});
+                                      std::optional<PayloadIdentity> moved = {});
   void all_gather(std::span<const Segment> segments, DType dtype);
 
   /// Reduces all segments in one call; each destination gets this rank's piece.

@@ -21,7 +21,7 @@ import tessera.autograd;
 import tessera.collective;
 import tessera.ops;
 import :redistribution;
-import :steps;
+import :redistribution_steps;
 
 namespace tessera {
 

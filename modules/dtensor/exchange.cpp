@@ -22,7 +22,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
-import :steps;
+import :redistribution_steps;
 
 namespace tessera {
 namespace {

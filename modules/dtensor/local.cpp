@@ -16,7 +16,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
-import :steps;
+import :redistribution_steps;
 import :agree;
 
 namespace tessera {

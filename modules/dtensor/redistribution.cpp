@@ -14,7 +14,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 import :redistribution;
-import :steps;
+import :redistribution_steps;
 
 namespace tessera {
 namespace {

@@ -14,7 +14,7 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
 import :redistribution;
-import :steps;
+import :redistribution_steps;
 
 namespace tessera {
 namespace {

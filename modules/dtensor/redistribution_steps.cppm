@@ -1,4 +1,4 @@
-module tessera.dtensor:steps;
+module tessera.dtensor:redistribution_steps;
 
 import tessera.base;
 import tessera.placement;

@@ -12,7 +12,8 @@ export namespace tessera::graph {
 /// How programs are executed.
 struct ExecutionOptions {
   std::string executor = "planned";
-  /// Of the executors planned and compiled: see Planned. `kind`: of the device on which steps run.
+  /// Of the executors planned and compiled: see PlannedExecutor. `kind`: of the device on which
+  /// steps run.
   bool device_graphs = false;
   DeviceType kind = DeviceType::cpu;
   /// Passes that improve the program before it is executed, in this order; see run_passes.
@@ -64,7 +65,8 @@ const Change* changes_bits(const ExecutionOptions& options);
 /// which change steps, and without what belongs to a budget of memory.
 ExecutionOptions without_changes(ExecutionOptions options);
 
-/// "compiled" (Planned, with compiled kernels), "interpreter" (Replay), "planned" (Planned).
+/// "compiled" (PlannedExecutor, with compiled kernels), "interpreter" (Replay), "planned"
+/// (PlannedExecutor).
 std::vector<std::string> executor_names();
 /// Errors (input): there is no executor or pass of this name; a change that another one must
 /// precede.

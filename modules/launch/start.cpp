@@ -246,7 +246,8 @@ std::optional<HomeLink> begin_together(const LaunchOptions& options, MachineLink
 /// This launcher takes the place of one that is lost. Returns the step that its ranks continue
 /// from.
 std::int64_t join_attempts(const LaunchOptions& options, const JoinedAttempt& joined) {
-  require(static_cast<bool>(options.restart), "launch: only a run that starts ranks again can be joined");
+  require(static_cast<bool>(options.restart),
+          "launch: only a run that starts ranks again can be joined");
   options.restart({.error = {},
                    .calls = {},
                    .number = joined.number,

@@ -12,7 +12,7 @@ export namespace tessera::nn {
 /// One way in which a layer can be split over the ranks of a mesh axis. Layers declare it
 /// (LayerSplits), and styles use it without knowing the layer.
 struct LayerSplit {
-  struct Placed {
+  struct ParameterPlacement {
     ParameterPointer parameter;
     Placement placement;
   };
@@ -25,7 +25,7 @@ struct LayerSplit {
   std::string name;
   /// Parameters of this layer and of the layers inside. One that is not listed stays as it is
   /// (Replicate).
-  std::vector<Placed> parameters = {};
+  std::vector<ParameterPlacement> parameters = {};
   /// Placements that forward needs of its inputs, by position. An input that is not listed is not
   /// changed.
   std::vector<Placement> inputs = {};

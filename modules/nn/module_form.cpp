@@ -25,16 +25,16 @@ std::uint64_t ModuleForm::hash() const {
 
 ModuleForm form_of(const Module& module) {
   return {.training = module.is_training(),
-          .switched_off = module.attached<SwitchedOff>().parts,
+          .switched_off = module.attached<PartSwitches>().parts,
           .hooks = hooks_identity(module),
           .changes = module.attached<Changes>().count};
 }
 
 /// Attached to a module: expires with it.
-struct Life {
+struct Lifetime {
   std::shared_ptr<const bool> life = std::make_shared<const bool>(true);
 };
 
-std::weak_ptr<const bool> life_of(Module& module) { return module.attach<Life>().life; }
+std::weak_ptr<const bool> life_of(Module& module) { return module.attach<Lifetime>().life; }
 
 }  // namespace tessera::nn

@@ -9,7 +9,7 @@ export namespace tessera::nn {
 /// calls.
 struct ModuleForm {
   bool training = true;
-  std::uint64_t switched_off = 0;  // parts of the layer: SwitchedOff
+  std::uint64_t switched_off = 0;  // parts of the layer: PartSwitches
   std::uint64_t hooks = 0;         // see hooks_identity()
   std::uint64_t changes = 0;
 

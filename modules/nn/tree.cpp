@@ -211,7 +211,7 @@ void Module::replace_child(std::string_view name, const Replacement& make) {
     refuse("there is no such child");
   }
   std::shared_ptr<Module>& place = found->second;
-  if (attached<Planned>().applied || place->attached<Planned>().applied) {
+  if (attached<PlanState>().applied || place->attached<PlanState>().applied) {
     refuse("a plan was applied to it; replace children before");
   }
   if (place.use_count() > 1) {

@@ -230,7 +230,7 @@ struct StepEnd {
 void end_step(Module& root);
 
 /// Attached to each module to which a plan was applied: its children are no longer replaced.
-struct Planned {
+struct PlanState {
   bool applied = false;
 };
 /// Attached by Module::note_change: how often it was called.
@@ -238,7 +238,7 @@ struct Changes {
   std::uint64_t count = 0;
 };
 /// Attached by scopes that switch parts of a layer off, a bit for each.
-struct SwitchedOff {
+struct PartSwitches {
   std::uint64_t parts = 0;
 };
 

@@ -1,7 +1,7 @@
 export module tessera.options:option_table;
 
 import tessera.base;
-import :values;
+import :option_values;
 import :plugin_options;
 
 // Options of a plugin's object as one structure. A table binds names to fields; reading with

@@ -1,4 +1,4 @@
-export module tessera.options:values;
+export module tessera.options:option_values;
 
 import tessera.base;
 

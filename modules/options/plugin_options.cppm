@@ -1,7 +1,7 @@
 export module tessera.options:plugin_options;
 
 import tessera.base;
-import :values;
+import :option_values;
 
 export namespace tessera {
 

@@ -39,7 +39,7 @@ void take_model(nn::Module& model, const std::shared_ptr<const void>& styles,
                 const std::shared_ptr<ParallelPlan*>& plan) {
   const std::vector<nn::Module*> modules = nn::all_modules(model);
   for (const nn::Module* module : modules) {
-    if (module->attached<nn::Planned>().applied) {
+    if (module->attached<nn::PlanState>().applied) {
       fail_input({.thing = "parallel plan",
                   .wrong = fmt::format("{} was given to a plan before, which may have failed",
                                        in_words(*module)),
@@ -47,7 +47,7 @@ void take_model(nn::Module& model, const std::shared_ptr<const void>& styles,
     }
   }
   for (nn::Module* module : modules) {
-    module->attach<nn::Planned>().applied = true;
+    module->attach<nn::PlanState>().applied = true;
     module->attach<AppliedPlan>() = {.plan = plan, .styles = styles};
   }
 }

@@ -41,9 +41,9 @@ std::vector<bool> suppose_agreement(std::span<const Proposal> proposals) {
   return std::vector<bool>(proposals.size(), true);
 }
 
-Editor::Editor(Program& program, AddedState& state) : Editor(program, state, Given()) {}
+Editor::Editor(Program& program, AddedState& state) : Editor(program, state, EditorOptions()) {}
 
-Editor::Editor(Program& program, AddedState& state, Given given)
+Editor::Editor(Program& program, AddedState& state, EditorOptions given)
     : program_(program), state_(state), given_(std::move(given)) {}
 
 Editor::~Editor() = default;

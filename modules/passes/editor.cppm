@@ -27,7 +27,7 @@ class Editor {
  public:
   static constexpr const char* loss_output = "loss";
 
-  struct Given {
+  struct EditorOptions {
     const Analysis* known = nullptr;  // of the program as it is; null: it is made when asked for
     Agree agree = {};
     bool needs_loss = false;  // the change has said so
@@ -35,7 +35,7 @@ class Editor {
 
   /// `state`: what is there already, of programs of other steps; gets what is added.
   Editor(Program& program, AddedState& state);
-  Editor(Program& program, AddedState& state, Given given);
+  Editor(Program& program, AddedState& state, EditorOptions given);
   ~Editor();
   Editor(const Editor&) = delete;
   Editor& operator=(const Editor&) = delete;
@@ -91,7 +91,7 @@ class Editor {
 
   Program& program_;
   AddedState& state_;
-  Given given_;
+  EditorOptions given_;
   std::unique_ptr<Analysis> made_;  // what known() returns, where nothing was given
   std::size_t section_ = 0;
   std::size_t at_ = 0;

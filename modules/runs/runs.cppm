@@ -6,7 +6,7 @@ export module tessera.runs;
 export import :spec;          // RunSpec: the sections of a config as plain values
 export import :keys;          // its keys: names, ranges, documentation
 export import :problems;      // everything that is wrong with it, in one error
-export import :check;         // checks between keys
+export import :spec_check;    // checks between keys
 export import :at_key;        // errors that name a key
 export import :data_sources;  // the sources that its section [data] names
 export import :plugins;       // the plugins that it names
@@ -18,13 +18,13 @@ export import :dataset;     // the batches
 export import :text_files;  // the files of data.text
 
 // What a run writes of its steps.
-export import :metrics;     // the metrics file
-export import :event_file;  // TensorBoard's event files
-export import :progress;    // the progress lines
-export import :recorder;    // what a rank does during some steps, with times
-export import :steps;       // which steps are traced
-export import :file;        // the trace file
-export import :resources;   // time and memory of this process
+export import :metrics;       // the metrics file
+export import :event_file;    // TensorBoard's event files
+export import :progress;      // the progress lines
+export import :recorder;      // what a rank does during some steps, with times
+export import :traced_steps;  // which steps are traced
+export import :trace_file;    // the trace file
+export import :resources;     // time and memory of this process
 
 // What a run consists of.
 export import :objects;       // from the description to the library's objects

@@ -158,24 +158,24 @@ class Communicates {
   static const Communicates planned;  // what the planner finds for its layouts
 
   // NOLINTNEXTLINE(google-explicit-constructor)
-  constexpr Communicates(collective::CallKind kind) : how_(How::calls), call_(kind) {}
+  constexpr Communicates(collective::CallKind kind) : kind_(Kind::calls), call_(kind) {}
 
   /// The kind of its calls, as it was declared; none: it makes none, or any.
   inline constexpr std::optional<collective::CallKind> call() const {
-    return how_ == How::calls ? std::optional(call_) : std::optional<collective::CallKind>();
+    return kind_ == Kind::calls ? std::optional(call_) : std::optional<collective::CallKind>();
   }
   friend constexpr bool operator==(const Communicates&, const Communicates&) = default;
 
  private:
-  enum class How : std::uint8_t { none, waits, planned, calls };
-  constexpr explicit Communicates(How how) : how_(how) {}
+  enum class Kind : std::uint8_t { none, waits, planned, calls };
+  constexpr explicit Communicates(Kind kind) : kind_(kind) {}
 
-  How how_ = How::none;
+  Kind kind_ = Kind::none;
   collective::CallKind call_ = {};
 };
-inline constexpr Communicates Communicates::none{How::none};
-inline constexpr Communicates Communicates::waits{How::waits};
-inline constexpr Communicates Communicates::planned{How::planned};
+inline constexpr Communicates Communicates::none{Kind::none};
+inline constexpr Communicates Communicates::waits{Kind::waits};
+inline constexpr Communicates Communicates::planned{Kind::planned};
 /// "none", "waits", "planned", or the kind of which its calls are variants: "all_reduce".
 std::string_view name_of(Communicates communicates);
 
@@ -202,7 +202,7 @@ using Kernel = void (*)(const Call& call, std::span<Tensor> out);
 /// (of any device); 0: none in this call.
 using WorkspaceBytes = std::size_t (*)(const Call& call, std::span<const Tensor> out);
 
-/// How a kind of device computes an operator.
+/// Kind a kind of device computes an operator.
 struct DeviceKernel {
   Kernel run = nullptr;  // null: it has no kernel
   /// Null: it needs none in any call.
@@ -264,7 +264,7 @@ struct Op {
   /// (of any device; global or local): a multiplication with its addition is 2. What a kernel
   /// computes again to save memory does not count. Null: no products.
   double (*flops)(const Call& call, std::span<const Tensor> out) = nullptr;
-  /// How many elements of operand `operand` a call reads, or reads and writes, where these are not
+  /// Kind many elements of operand `operand` a call reads, or reads and writes, where these are not
   /// all: the rows at indices, or none of a tensor that gives its shape only. Null: all of each.
   std::int64_t (*used_elements)(const Call& call, std::size_t operand) = nullptr;
 
@@ -337,7 +337,7 @@ struct Op {
   /// For each kind of device but the CPU; null: none. Filled by register_op and register_kernels;
   /// read by kernel_of.
   std::array<const DeviceKernel*, device_type_count> kernels = {};
-  /// How many of what each call must have, so that checking a call is a few comparisons.
+  /// Kind many of what each call must have, so that checking a call is a few comparisons.
   struct Counts {
     std::size_t single = 0;      // operands that are not lists
     std::size_t lists = 0;       // operands that are lists

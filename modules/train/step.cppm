@@ -23,8 +23,8 @@ struct StepBatch {
   /// 0: the plan's. A multiple of them, for a step that will be placed on other ranks.
   std::int64_t parts = 0;
   /// Parameters are looked at before the next step, or there is none: the update is not left to it
-  /// (see CapturedSteps::set_enabled). Saves, evaluations and state() are right without it, but make what
-  /// was left on its own then.
+  /// (see CapturedSteps::set_enabled). Saves, evaluations and state() are right without it, but
+  /// make what was left on its own then.
   bool last_train_step = false;
 };
 

@@ -196,7 +196,7 @@ TEST_CASE("a child that would still be called elsewhere cannot be replaced") {
   CHECK(refused("list.0", [](const auto&) { return nullptr; }) ==
         start + "'list.0' cannot be replaced: nothing was made for its place");
   CHECK(parent(scalar(1)).item() == 2 * 3 * 5);
-  parent.attach<nn::Planned>().applied = true;
+  parent.attach<nn::PlanState>().applied = true;
   CHECK(refused("list.0", plus_one)
             .starts_with(start + "'list.0' cannot be replaced: a plan was applied"));
   CHECK(error_of([] { *nn::Child(); }).starts_with("module: a Child that was never added"));

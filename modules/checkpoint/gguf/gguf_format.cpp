@@ -27,11 +27,11 @@ import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :box;
-import :file;
+import :mapped_file;
 import :format;
 import :gguf;
 import :source;
-import :values;
+import :stored_values;
 
 namespace tessera::checkpoint_detail {
 namespace {

@@ -14,7 +14,7 @@ module tessera.checkpoint;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import :file;
+import :mapped_file;
 
 namespace tessera {
 namespace {

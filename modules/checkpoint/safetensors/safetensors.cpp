@@ -26,7 +26,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :box;
-import :file;
+import :mapped_file;
 import :header;
 
 namespace tessera {

@@ -18,9 +18,9 @@ module tessera.checkpoint;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import :file;
+import :mapped_file;
 import :select;
-import :values;
+import :stored_values;
 
 namespace tessera {
 

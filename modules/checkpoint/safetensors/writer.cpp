@@ -19,7 +19,7 @@ module tessera.checkpoint;
 import tessera.base;
 import tessera.ops;
 import tessera.tensor;
-import :file;
+import :mapped_file;
 import :header;
 
 namespace tessera {

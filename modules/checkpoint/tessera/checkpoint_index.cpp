@@ -26,8 +26,8 @@ import tessera.base;
 import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
-import :file;
-import :index;
+import :mapped_file;
+import :checkpoint_index;
 
 namespace tessera::checkpoint_detail {
 namespace {

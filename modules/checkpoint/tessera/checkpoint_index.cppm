@@ -1,5 +1,5 @@
 // checkpoint.json: the tensors and their layouts, the files and the ranks that wrote them.
-module tessera.checkpoint:index;
+module tessera.checkpoint:checkpoint_index;
 
 import tessera.base;
 import tessera.placement;

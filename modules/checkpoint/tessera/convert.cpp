@@ -17,11 +17,11 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :chunks;
-import :file;
-import :index;
+import :mapped_file;
+import :checkpoint_index;
 import :job;
 import :place;
-import :plan;
+import :save_plan;
 import :save;
 
 namespace tessera {

@@ -22,9 +22,9 @@ import tessera.placement;
 import tessera.ranks;
 import tessera.tensor;
 import :copies;
-import :index;
+import :checkpoint_index;
 import :job;
-import :plan;
+import :save_plan;
 import :group_actions;
 
 namespace tessera {

@@ -20,8 +20,8 @@ import tessera.placement;
 import tessera.tensor;
 import :chunks;
 import :header;
-import :index;
-import :plan;
+import :checkpoint_index;
+import :save_plan;
 import :table;
 
 namespace tessera::checkpoint_detail {

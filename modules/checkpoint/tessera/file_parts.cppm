@@ -1,10 +1,10 @@
 // Which rank writes which box into which file: a function of names, shapes and layouts alone.
-module tessera.checkpoint:plan;
+module tessera.checkpoint:save_plan;
 
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import :index;
+import :checkpoint_index;
 import :source;
 
 namespace tessera::checkpoint_detail {

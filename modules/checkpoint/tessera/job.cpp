@@ -26,11 +26,11 @@ import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :chunks;
-import :file;
-import :index;
+import :mapped_file;
+import :checkpoint_index;
 import :job;
 import :place;
-import :plan;
+import :save_plan;
 import :group_actions;
 
 namespace tessera::checkpoint_detail {

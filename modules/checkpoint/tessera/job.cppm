@@ -5,8 +5,8 @@ import tessera.base;
 import tessera.collective;
 import tessera.placement;
 import tessera.tensor;
-import :index;
-import :plan;
+import :checkpoint_index;
+import :save_plan;
 import :save;
 
 namespace tessera::checkpoint_detail {

@@ -22,11 +22,11 @@ import tessera.placement;
 import tessera.tensor;
 import :chunks;
 import :coverage;
-import :file;
+import :mapped_file;
 import :header;
-import :index;
+import :checkpoint_index;
 import :parts;
-import :plan;
+import :save_plan;
 import :table;
 
 namespace tessera::checkpoint_detail {

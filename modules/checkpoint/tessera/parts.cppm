@@ -3,8 +3,8 @@ module tessera.checkpoint:parts;
 
 import tessera.base;
 import tessera.placement;
-import :file;
-import :index;
+import :mapped_file;
+import :checkpoint_index;
 
 namespace tessera::checkpoint_detail {
 

@@ -14,8 +14,8 @@ module;
 module tessera.checkpoint;
 
 import tessera.base;
-import :file;
-import :index;
+import :mapped_file;
+import :checkpoint_index;
 import :place;
 
 namespace tessera::checkpoint_detail {

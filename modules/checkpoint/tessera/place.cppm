@@ -2,7 +2,7 @@
 module tessera.checkpoint:place;
 
 import tessera.base;
-import :file;
+import :mapped_file;
 
 namespace tessera::checkpoint_detail {
 

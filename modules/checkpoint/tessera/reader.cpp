@@ -26,9 +26,9 @@ import tessera.tensor;
 import :box;
 import :chunks;
 import :coverage;
-import :index;
+import :checkpoint_index;
 import :parts;
-import :plan;
+import :save_plan;
 
 namespace tessera {
 

@@ -18,10 +18,10 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import :chunks;
-import :file;
-import :index;
+import :mapped_file;
+import :checkpoint_index;
 import :job;
-import :plan;
+import :save_plan;
 import :save_without_data;
 
 namespace tessera {

@@ -28,9 +28,9 @@ import tessera.mesh;
 import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
-import :index;
+import :checkpoint_index;
 import :job;
-import :plan;
+import :save_plan;
 import :saver;
 import :group_actions;
 

@@ -29,10 +29,10 @@ import tessera.placement;
 import tessera.ranks;
 import tessera.tensor;
 import :box;
-import :index;
+import :checkpoint_index;
 import :job;
 import :state_store;
-import :plan;
+import :save_plan;
 import :group_actions;
 
 namespace tessera {

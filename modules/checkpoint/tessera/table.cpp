@@ -14,7 +14,7 @@ module tessera.checkpoint;
 
 import tessera.base;
 import tessera.placement;
-import :index;
+import :checkpoint_index;
 import :table;
 
 namespace tessera::checkpoint_detail {

@@ -8,7 +8,7 @@ module tessera.checkpoint;
 
 import tessera.base;
 import :format;
-import :index;
+import :checkpoint_index;
 import :reader;
 import :save;
 

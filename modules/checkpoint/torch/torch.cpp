@@ -23,7 +23,7 @@ import tessera.base;
 import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
-import :file;
+import :mapped_file;
 import :coverage;
 import :pickle;
 import :torch;

@@ -18,7 +18,7 @@ module tessera.checkpoint;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import :file;
+import :mapped_file;
 import :pickle;
 import :torch;
 import :torch_types;

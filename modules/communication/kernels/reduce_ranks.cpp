@@ -45,16 +45,16 @@ struct Compute<Boolean> {
 };
 // Unsigned and at least as wide as int, so that sums and products wrap instead of being undefined.
 template <class C>
-struct WrappingOf {
+struct UnsignedOf {
   using Type = C;
 };
 template <class C>
   requires(std::is_integral_v<C>)
-struct WrappingOf<C> {
+struct UnsignedOf<C> {
   using Type = decltype(std::make_unsigned_t<C>() + 0U);
 };
 template <class C>
-using Wrapping = typename WrappingOf<C>::Type;
+using Unsigned = typename UnsignedOf<C>::Type;
 
 template <class T>
 TESSERA_INLINE typename Compute<T>::Type load(T x) {
@@ -95,9 +95,9 @@ TESSERA_INLINE typename Compute<T>::Type combine(typename Compute<T>::Type a,
     constexpr bool either = R != RankReduce::min && R != RankReduce::product;
     return either ? static_cast<C>(a | b) : static_cast<C>(a & b);
   } else if constexpr (R == RankReduce::sum || R == RankReduce::avg) {
-    return static_cast<C>(static_cast<Wrapping<C>>(a) + static_cast<Wrapping<C>>(b));
+    return static_cast<C>(static_cast<Unsigned<C>>(a) + static_cast<Unsigned<C>>(b));
   } else if constexpr (R == RankReduce::product) {
-    return static_cast<C>(static_cast<Wrapping<C>>(a) * static_cast<Wrapping<C>>(b));
+    return static_cast<C>(static_cast<Unsigned<C>>(a) * static_cast<Unsigned<C>>(b));
   } else if constexpr (R == RankReduce::max) {
     return a > b || a != a ? a : b;
   } else {
@@ -234,21 +234,21 @@ TESSERA_INLINE void by_mode(const ReduceRanks& args) {
   args.accumulate ? by_operation<T, D, true>(args) : by_operation<T, D, false>(args);
 }
 
-/// The elements of T as they are loaded here.
+/// The type by which this kernel reads elements of T.
 template <class T>
-struct Loaded {
+struct KernelType {
   using Type = T;
 };
 template <>
-struct Loaded<BFloat16> {
+struct KernelType<BFloat16> {
   using Type = Bf16;
 };
 template <>
-struct Loaded<Half> {
+struct KernelType<Half> {
   using Type = _Float16;
 };
 template <>
-struct Loaded<bool> {
+struct KernelType<bool> {
   using Type = Boolean;
 };
 
@@ -265,8 +265,9 @@ TESSERA_INLINE void by_destination(const ReduceRanks& args) {
 /// Types that are only stored are not among these: the communicator refuses to reduce them.
 template <class... T>
 TESSERA_INLINE void by_type(const ReduceRanks& args, Types<T...> /*all*/) {
-  static_cast<void>((
-      (args.type == dtype_of<T> && (by_destination<typename Loaded<T>::Type>(args), true)) || ...));
+  static_cast<void>(
+      ((args.type == dtype_of<T> && (by_destination<typename KernelType<T>::Type>(args), true)) ||
+       ...));
 }
 
 #if defined(__x86_64__)

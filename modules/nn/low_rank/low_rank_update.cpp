@@ -15,7 +15,7 @@ import tessera.tensor;
 namespace tessera::nn {
 namespace {
 
-constexpr std::uint64_t updates_bit = 1;  // of SwitchedOff
+constexpr std::uint64_t updates_bit = 1;  // of PartSwitches
 
 }  // namespace
 
@@ -29,7 +29,7 @@ const std::optional<LowRankUpdate>& low_rank_update_of(const Module& module) {
 }
 
 bool uses_update(const Module& module) {
-  return (module.attached<SwitchedOff>().parts & updates_bit) == 0;
+  return (module.attached<PartSwitches>().parts & updates_bit) == 0;
 }
 
 std::vector<ParameterPointer> own_update_parameters(const Module& module) {
@@ -71,7 +71,7 @@ void initialize_updates(Module& root) {
 WithoutUpdatesScope::WithoutUpdatesScope(Module& root) {
   for (Module* const module : all_modules(root)) {
     if (low_rank_update_of(*module) && uses_update(*module)) {
-      module->attach<SwitchedOff>().parts |= updates_bit;
+      module->attach<PartSwitches>().parts |= updates_bit;
       off_.push_back(module);
     }
   }
@@ -79,7 +79,7 @@ WithoutUpdatesScope::WithoutUpdatesScope(Module& root) {
 
 WithoutUpdatesScope::~WithoutUpdatesScope() {
   for (Module* const module : off_) {
-    module->attach<SwitchedOff>().parts &= ~updates_bit;
+    module->attach<PartSwitches>().parts &= ~updates_bit;
   }
 }
 

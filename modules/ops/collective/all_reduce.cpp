@@ -111,7 +111,7 @@ std::unique_ptr<IssuedCollective> start_coalesced(const Call& call, const Tensor
   }
   bump_further_versions(call.in);
   check_given(group);
-  const collective::Moved moved{static_cast<std::int64_t>(
+  const collective::PayloadIdentity moved{static_cast<std::int64_t>(
       hash_combine(static_cast<std::uint64_t>(identity), static_cast<std::uint64_t>(step.value)))};
   return std::make_unique<IssuedCollective>(
       group.whole().communicator().all_reduce_async(

@@ -103,7 +103,7 @@ std::unique_ptr<IssuedCollective> start_all_gather_into(const Call& call, const 
   collective::Communicator& communicator = group.communicator();
   return std::make_unique<IssuedCollective>(
       communicator.all_gather_async(segments, one_type ? wholes[0].dtype() : DType::u8,
-                                    collective::Moved{identity}),
+                                    collective::PayloadIdentity{identity}),
       std::vector<Tensor>(), CallSources({shards.begin(), shards.end()}, communicator));
 }
 
@@ -140,7 +140,7 @@ std::unique_ptr<IssuedCollective> start_reduce_scatter_into(const Call& call, co
   options.reduce = op;
   options.destination_f32 = keeps_sums(wholes[0], shards[0]);
   options.terms = group.group->terms;
-  options.moved = collective::Moved{identity};
+  options.moved = collective::PayloadIdentity{identity};
   collective::Communicator& communicator = group.whole().communicator();
   return std::make_unique<IssuedCollective>(
       communicator.reduce_scatter_async(segments, wholes[0].dtype(), options), std::move(kept),

@@ -1,4 +1,4 @@
-export module tessera.runs:check;
+export module tessera.runs:spec_check;
 
 import tessera.base;
 import :problems;

@@ -1,4 +1,4 @@
-export module tessera.runs:file;
+export module tessera.runs:trace_file;
 
 import tessera.base;
 import tessera.mesh;

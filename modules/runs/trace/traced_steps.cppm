@@ -1,4 +1,4 @@
-export module tessera.runs:steps;
+export module tessera.runs:traced_steps;
 
 import tessera.base;
 import tessera.mesh;

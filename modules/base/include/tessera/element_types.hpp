@@ -43,16 +43,16 @@ static_assert(fits_facts(StoredTypes{}), "a C++ type for each row of dtype_facts
 
 /// Those of `Rest` that are not only stored, after those that are known to be so.
 template <class Known, class... Rest>
-struct NotOnlyStored {
+struct ComputeTypes {
   using type = Known;
 };
 template <class... Known, class First, class... Rest>
-struct NotOnlyStored<Types<Known...>, First, Rest...>
-    : NotOnlyStored<std::conditional_t<dtype_facts[place_in<First>(StoredTypes{})].stored_only,
-                                       Types<Known...>, Types<Known..., First>>,
-                    Rest...> {};
+struct ComputeTypes<Types<Known...>, First, Rest...>
+    : ComputeTypes<std::conditional_t<dtype_facts[place_in<First>(StoredTypes{})].stored_only,
+                                      Types<Known...>, Types<Known..., First>>,
+                   Rest...> {};
 template <class... All>
-typename NotOnlyStored<Types<>, All...>::type not_only_stored(Types<All...> all);
+typename ComputeTypes<Types<>, All...>::type compute_types(Types<All...> all);
 
 }  // namespace dtype_detail
 
@@ -62,7 +62,7 @@ template <class T>
 inline constexpr DType dtype_of = static_cast<DType>(dtype_detail::place_in<T>(StoredTypes{}));
 
 /// The types that operators compute with: those that are not only stored.
-using AllTypes = decltype(dtype_detail::not_only_stored(StoredTypes{}));
+using AllTypes = decltype(dtype_detail::compute_types(StoredTypes{}));
 using FloatingTypes = Types<float, double, BFloat16, Half>;
 using IndexTypes = Types<std::int64_t, std::int32_t>;
 
