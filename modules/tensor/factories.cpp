@@ -13,7 +13,6 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/visit_dtype.hpp>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -141,22 +140,12 @@ Tensor from_values(std::span<const T> values, const Dims& shape, Device device) 
     return t;
   });
 }
-namespace {
-
-template <class T>
-constexpr auto from_values_of() {
-  if constexpr (std::is_arithmetic_v<T>) {
-    return static_cast<Tensor (*)(std::span<const T>, const Dims&, Device)>(&from_values<T>);
-  } else {
-    return nullptr;
-  }
-}
-
-/// Whoever takes a function's address makes the compiler emit it.
-[[gnu::used]] constexpr auto instances = []<class... T>(kernels::Types<T...>) {
-  return std::tuple{from_values_of<T>()...};
-}(kernels::StoredTypes{});
-
-}  // namespace
+template Tensor from_values(std::span<const float>, const Dims&, Device);
+template Tensor from_values(std::span<const double>, const Dims&, Device);
+template Tensor from_values(std::span<const std::int64_t>, const Dims&, Device);
+template Tensor from_values(std::span<const std::int32_t>, const Dims&, Device);
+template Tensor from_values(std::span<const std::uint8_t>, const Dims&, Device);
+template Tensor from_values(std::span<const std::int8_t>, const Dims&, Device);
+template Tensor from_values(std::span<const bool>, const Dims&, Device);
 
 }  // namespace tessera
