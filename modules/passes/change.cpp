@@ -33,7 +33,7 @@ const Change* built_in(const std::string& name) {
 
 /// A file that offers the name and is refused is the reason; else the name is wrong.
 [[noreturn]] void fail_unknown(const std::string& name, const std::vector<std::string>& known) {
-  for (const plugin::Found& found : plugin::host().list()) {
+  for (const plugin::PluginFile& found : plugin::host().list()) {
     const bool offers =
         found.stamp && std::ranges::find(found.stamp->provides, name, &plugin::Offer::name) !=
                            found.stamp->provides.end();
