@@ -14,14 +14,6 @@ using tessera::DType;
 
 namespace {
 
-template <class T>
-constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DType::f32;
-  if constexpr (std::is_same_v<T, double>) return DType::f64;
-  if constexpr (std::is_same_v<T, BFloat16>) return DType::bf16;
-  return DType::f16;
-}
-
 /// Short and long lines, adjacent or not, with and without a rest; those of the last ones are
 /// reduced in several blocks.
 ReduceShape shapes() {
@@ -89,7 +81,7 @@ TEMPLATE_TEST_CASE("variance", "[reduce]", float, double, BFloat16, Half) {
     for (const bool root : {false, true}) {
       CAPTURE(s.outer, s.reduced, s.inner, correction, root);
       const auto y = computed<TestType>(s, [&](TestType* to) {
-        in_workspace::variance(dtype_of<TestType>(), s, x.data(), correction, root, to);
+        in_workspace::variance(dtype_of<TestType>, s, x.data(), correction, root, to);
       });
       CHECK(worst(y, each_line(s, as_double(x), [&](const auto& line) {
                     const double value = variance_of(line, correction);
@@ -127,7 +119,7 @@ TEMPLATE_TEST_CASE("log_sum_exp", "[reduce]", float, double, BFloat16, Half) {
   const auto given = values<TestType>(s.outer * s.reduced * s.inner, 1, -30, 30);
   const auto check = [&](const std::vector<TestType>& x) {
     const auto y = computed<TestType>(
-        s, [&](TestType* to) { in_workspace::log_sum_exp(dtype_of<TestType>(), s, x.data(), to); });
+        s, [&](TestType* to) { in_workspace::log_sum_exp(dtype_of<TestType>, s, x.data(), to); });
     CHECK(worst(y, each_line(s, as_double(x), log_sum_of)) < tolerance<TestType>());
   };
   check(given);
@@ -152,7 +144,7 @@ TEMPLATE_TEST_CASE("norms over a dim", "[reduce]", float, double, BFloat16, Half
   for (const double p : {1.0, 2.0, 3.0}) {
     CAPTURE(s.outer, s.reduced, s.inner, p);
     const auto y = computed<TestType>(
-        s, [&](TestType* to) { in_workspace::norm(dtype_of<TestType>(), s, x.data(), p, to); });
+        s, [&](TestType* to) { in_workspace::norm(dtype_of<TestType>, s, x.data(), p, to); });
     CHECK(worst(y, each_line(s, as_double(x), [&](const auto& line) {
                   double sum = 0;
                   for (const double value : line) sum += std::pow(std::abs(value), p);
@@ -170,7 +162,7 @@ TEMPLATE_TEST_CASE("sums, extremes and their places", "[reduce]", float, double,
   }
   const bool nan = GENERATE(false, true);
   if (nan && !x.empty()) x[x.size() / 2] = x.back() = static_cast<TestType>(std::nan(""));
-  const DType dtype = dtype_of<TestType>();
+  const DType dtype = dtype_of<TestType>;
   const auto sum = computed<TestType>(
       s, [&](TestType* to) { in_workspace::reduce(ReduceOp::sum, dtype, s, x.data(), to); });
   CHECK(worst(sum, each_line(s, as_double(x), [](const auto& line) {

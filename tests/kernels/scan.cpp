@@ -53,14 +53,6 @@ std::vector<T> computed(std::size_t count, Run run) {
   return one;
 }
 
-template <class T>
-constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DType::f32;
-  if constexpr (std::is_same_v<T, double>) return DType::f64;
-  if constexpr (std::is_same_v<T, BFloat16>) return DType::bf16;
-  return DType::f16;
-}
-
 }  // namespace
 
 TEMPLATE_TEST_CASE("cumulative sums, products and log-sum-exps", "[scan]", float, double, BFloat16,
@@ -71,7 +63,7 @@ TEMPLATE_TEST_CASE("cumulative sums, products and log-sum-exps", "[scan]", float
     CAPTURE(s.outer, s.reduced, s.inner, from_end);
     const auto check = [&](ScanOp op, const std::vector<TestType>& x, double start, auto join) {
       const auto y = computed<TestType>(
-          count, [&](TestType* to) { scan(op, from_end, dtype_of<TestType>(), s, x.data(), to); });
+          count, [&](TestType* to) { scan(op, from_end, dtype_of<TestType>, s, x.data(), to); });
       CHECK(worst(y, expected_scan(s, from_end, x, start, join)) < tolerance<TestType>());
     };
     const auto terms = values<TestType>(static_cast<std::int64_t>(count), 1, -1, 1);
