@@ -34,7 +34,7 @@ printf '| term | meaning | in the code |\n| --- | --- | --- |\n| mesh | the rank
 echo 'using ops::all_gather;' >modules/tessera/ops.cppm
 printf '# Words.\nbox ops a\ngathered-  # not alone\n' >cmake/names.txt
 printf 'struct GatheredBoxes {\n};\nclass DeviceMesh final {\n};\nstruct box;  // another name\n' >modules/low/all_gather.cpp
-echo 'struct GatheredParameter {' >modules/low/functions/a.hpp
+echo 'struct GatheredBox {' >modules/low/functions/a.hpp
 expect 0 '0 findings'
 echo 'enum class Where : int { here };' >>modules/low/all_gather.cpp
 expect 1 "modules/low/all_gather.cpp:6: 'where' of Where is in no list"

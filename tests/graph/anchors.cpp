@@ -160,7 +160,7 @@ TEST_CASE("an anchor that is left is an error with its name, its place and its m
   const std::string expected =
       "anchor 'test_block': nothing was put in its place in section 'step', instruction 1 (%1: "
       "f32[2] = test_block(%0, %0) @ forward in a.b); replace it by Editor::replace in a "
-      "transformation of this run";
+      "change of this run";
   const Program anchored = program(
       "input %0: f32[2] = x\nsection step\n  %1: f32[2] = test_block(%0, %0) @ forward in a.b\n"
       "output %1 = y\n");
@@ -170,7 +170,7 @@ TEST_CASE("an anchor that is left is an error with its name, its place and its m
   const std::string eager = error_of([] { call(block, std::vector{zeros({2}), zeros({2})}); });
   CHECK(eager ==
         "test_block: it marks a place in captured steps and computes nothing; take captured steps, "
-        "with the transformation that replaces it");
+        "with the change that replaces it");
 }
 
 TEST_CASE("what does not fit in the place of an anchor is refused") {

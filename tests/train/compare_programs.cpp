@@ -75,7 +75,7 @@ TEST_CASE("ranks with equal communication are right, whatever else their program
 TEST_CASE("the first call that differs is named, with both instructions and their module") {
   CHECK(compared({reduced("0 1"), reduced("0 1", "5")}) ==
         "captured step: rank 0 and rank 1 have different programs: call 1 of the group 'ranks 0 1' "
-        "is not the same; give all ranks the same config and plugins; passes and transformations "
+        "is not the same; give all ranks the same config and plugins; changes "
         "must decide about communication from what all ranks have in common\n"
         "  rank 0: section 'step', instruction 1 (%1: f32[4] = all_reduce(%0; op=sum, "
         "group=ranks 0 1) @ forward in a.b)\n"
