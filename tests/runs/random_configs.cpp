@@ -65,7 +65,7 @@ TEST_CASE("a random config is refused by its line, or its text is read back as t
   int accepted = 0;
   property("config", 2000, [&] {
     const std::vector<Setting> all = *settings(keys, 5);
-    std::string text = "data.text = [\"a.txt\"]\n";
+    std::string text = "data.text = [\"/a.txt\"]\n";
     for (const Setting& setting : all) {
       text += setting.path + " = " + setting.value + "\n";
     }
