@@ -247,8 +247,10 @@ void CudaDriver::free_mark(Mark mark) noexcept {
 
 void CudaDriver::record(Mark mark, Queue queue) {
   auto& event = *static_cast<Event*>(mark);
-  const std::lock_guard lock(event.mutex);
-  event.recorded_in = queue == nullptr ? usual_ : *static_cast<std::shared_ptr<Stream>*>(queue);
+  {
+    const std::lock_guard lock(event.mutex);
+    event.recorded_in = queue == nullptr ? usual_ : *static_cast<std::shared_ptr<Stream>*>(queue);
+  }
   check(enter().event_record(event.handle, of(queue).handle), "cuEventRecord");
 }
 
@@ -335,11 +337,15 @@ void CudaDriver::fill(Queue queue, void* to, const void* element, std::size_t wi
 void CudaDriver::launch(Queue queue, std::function<void()> function) {
   Stream& stream = of(queue);
   enter();
-  const std::lock_guard lock(stream.mutex);
-  if (stream.functions == nullptr) {
-    stream.functions = std::make_unique<HostFunctions>(stream.handle);
+  HostFunctions* functions = nullptr;
+  {
+    const std::lock_guard lock(stream.mutex);
+    if (stream.functions == nullptr) {
+      stream.functions = std::make_unique<HostFunctions>(stream.handle);
+    }
+    functions = stream.functions.get();
   }
-  stream.functions->launch(std::move(function));
+  functions->launch(std::move(function));  // blocks while the stream's queue is full
 }
 
 // ---- graphs ----

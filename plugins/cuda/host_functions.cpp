@@ -32,10 +32,18 @@ HostFunctions::~HostFunctions() {
 }
 
 void HostFunctions::launch(std::function<void()> function) {
-  const std::lock_guard lock(mutex_);  // so that numbers are in the stream's order
-  functions_.push_back(std::move(function));
+  const std::lock_guard order(order_);
+  {
+    const std::lock_guard lock(mutex_);
+    functions_.push_back(std::move(function));
+  }
+  const Result launched = driver_api().launch_host_func(stream_, started, this);
+  if (launched != Result::success) {
+    const std::lock_guard lock(mutex_);
+    functions_.pop_back();
+  }
+  check(launched, "cuLaunchHostFunc");
   ++queued_;
-  check(driver_api().launch_host_func(stream_, started, this), "cuLaunchHostFunc");
   // The comparison is of the difference's sign, so numbers may begin again at 0.
   check(driver_api().stream_wait_value(stream_, reinterpret_cast<DevicePointer>(done_), queued_,
                                        wait_value_geq),

@@ -16,7 +16,8 @@ namespace tessera::cuda {
 /// The functions of one stream, on a thread of their own. A function may block until others have
 /// run, of other streams and processes. CUDA's own functions of the host may not: they can share
 /// one thread. So the stream only wakes the thread, and waits until the thread has written the
-/// function's number to pinned memory. The context must be current in the calls.
+/// function's number to pinned memory. The context must be current in the calls. Who queues blocks
+/// while the stream's queue is full, so nothing that a function needs to run is held meanwhile.
 class HostFunctions {
  public:
   explicit HostFunctions(StreamHandle stream);
@@ -35,10 +36,11 @@ class HostFunctions {
 
   StreamHandle stream_;
   std::atomic<std::uint32_t>* done_ = nullptr;  // pinned: the number of the last function that ran
-  std::mutex mutex_;
+  std::mutex order_;  // of functions and their numbers in the stream; taken before mutex_
+  std::uint32_t queued_ = 0;
+  std::mutex mutex_;  // of what follows; never held in a call of the driver
   std::condition_variable changed_;
   std::deque<std::function<void()>> functions_;
-  std::uint32_t queued_ = 0;
   std::uint32_t may_run_ = 0;  // functions at the front that the stream has reached
   bool ending_ = false;
   std::exception_ptr error_;

@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch.hpp"
@@ -22,6 +25,7 @@ namespace {
 const DriverApi& api() {
   static const DriverApi all = [] {
     setenv("TESSERA_EMULATOR_KERNELS", PROBE_KERNELS, 1);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     DriverApi found = {};
     each_function(found, [](auto& function, const char* name) {
       function =
@@ -264,8 +268,97 @@ TEST_CASE("a missing event gives another result in some order") {
   CHECK(wrong >= 1);
 }
 
+/// A number in pinned memory that a stream waits for.
+class Gate {
+ public:
+  explicit Gate(StreamHandle closed) {
+    void* pinned = nullptr;
+    OK(api().mem_host_alloc(&pinned, 4, host_alloc_portable | host_alloc_device_map));
+    number_ = new (pinned) std::atomic<std::uint32_t>(0);
+    OK(api().stream_wait_value(closed, Emulated::at(number_), 1, wait_value_geq));
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  ~Gate() { api().mem_free_host(number_); }
+  void open() { number_->store(1); }
+
+  /// Whether the call returns only when the gate is open. `call` uses device 0.
+  bool holds(const std::function<void()>& call) {
+    std::atomic<bool> returned = false;
+    std::thread caller([&] {
+      Context context = nullptr;
+      api().device_primary_ctx_retain(&context, 0);
+      api().ctx_set_current(context);
+      call();
+      returned = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const bool held = !returned;
+    open();
+    caller.join();
+    return held;
+  }
+
+ private:
+  std::atomic<std::uint32_t>* number_ = nullptr;
+};
+
+TEST_CASE("who adds to a full queue waits until there is room") {
+  for (const std::size_t calls : {3U, 4U}) {
+    Emulated device(2);
+    emulator_set_places(4);
+    StreamHandle stream = device.stream();
+    EventHandle event = device.event();
+    Gate gate(stream);
+    const bool held = gate.holds([&] {
+      for (std::size_t i = 0; i < calls; ++i) api().event_record(event, stream);
+    });
+    CHECK(held == (calls == 4));
+    OK(api().stream_synchronize(stream));
+    emulator_set_places(1024);
+  }
+}
+
+TEST_CASE("a copy of ordinary memory waits for all work of its stream, or is late") {
+  for (const bool blocks : {true, false}) {
+    Emulated device(2);
+    emulator_set_copies_block(blocks);
+    StreamHandle stream = device.stream();
+    float* data = device.memory({7.0F}, stream);
+    OK(api().stream_synchronize(stream));
+    float found = 0;
+    Gate gate(stream);
+    CHECK(gate.holds([&] {
+      api().memcpy_dtoh_async(&found, Emulated::at(data), sizeof(float), stream);
+    }) == blocks);
+    OK(api().stream_synchronize(stream));
+    CHECK(found == 7);
+    float source = 1;
+    OK(api().memcpy_htod_async(Emulated::at(data), &source, sizeof(float), stream));
+    source = 2;
+    CHECK(device.read(data, 1, stream)[0] == (blocks ? 1 : 2));
+    emulator_set_copies_block(true);
+  }
+}
+
+TEST_CASE("a kernel that is loaded when it is first launched waits for all streams") {
+  for (const bool lazy : {true, false}) {
+    Emulated device(2);
+    emulator_set_lazy_loading(lazy);
+    StreamHandle busy = device.stream();
+    StreamHandle other = device.stream();
+    float* data = device.memory(numbers(64), other);
+    Gate gate(busy);
+    const char* const kernel = lazy ? "probe_first" : "probe_increment";
+    CHECK(gate.holds([&] { device.launch(kernel, 1, 64, Probe{data, data, 64}, other); }) == lazy);
+    OK(api().stream_synchronize(other));
+    emulator_set_lazy_loading(false);
+  }
+}
+
 TEST_CASE("a copy from pinned memory reads it late, another copy at once") {
   Emulated device;
+  emulator_set_copies_block(true);
   StreamHandle stream = device.stream();
   void* pinned = nullptr;
   OK(api().mem_host_alloc(&pinned, sizeof(float), host_alloc_portable));

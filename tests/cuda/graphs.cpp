@@ -113,6 +113,10 @@ TEST_CASE("what cannot be recorded is an error, and the stream works afterwards"
   CHECK_THROWS_WITH(DeviceGraph::record(stream, [] { fail("no luck"); }),
                     Catch::Contains("no luck"));
   CHECK(to_doubles(ops::mul_scalar(x, 2))[3] == 6);
+  bool ran = false;
+  stream.launch([&] { ran = true; });
+  stream.synchronize();
+  CHECK(ran);
   CHECK_THROWS_WITH(DeviceGraph::record(Stream(), [] {}), Catch::Contains("it has no graphs"));
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -153,6 +154,41 @@ TEST_CASE("a driver that is too old or missing, and a device that does not exist
              }),
              Catch::Contains("there is no GPU"));
   CHECK_THAT(in_child([] { cuda(2); }), Catch::Contains("there is no such device (there are 2"));
+}
+
+TEST_CASE("functions of the host run though the stream's queue is full while they are queued") {
+  CHECK(in_child([] {
+          alarm(30);  // ends what would hang
+          const Stream stream = Stream::make(cuda());
+          for (const std::uint64_t places : {3U, 12U, 40U}) {
+            emulator_set_places(places);
+            std::atomic<int> ran = 0;
+            for (int i = 0; i < 100; ++i) stream.launch([&] { ++ran; });
+            stream.synchronize();
+            require(ran == 100, "not all functions have run");
+          }
+        }).empty());
+}
+
+TEST_CASE("a copy that waits for its stream keeps no other thread from using the device") {
+  CHECK(in_child([] {
+          alarm(30);
+          DeviceDriver& driver = driver_of(cuda());
+          DeviceDriver::Queue const busy = driver.make_queue();
+          void* const pinned = driver.allocate_pinned(4);
+          void* const there = driver.allocate(4);
+          std::atomic<bool> may_end = false;
+          driver.launch(busy, [&] {
+            while (!may_end) std::this_thread::yield();
+          });
+          std::thread copies(
+              [&] { driver.copy(busy, there, pinned, 4, CopyKind::to_device); });
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          driver.free_pinned(driver.allocate_pinned(4), 4);
+          ops::mul_scalar(full({4}, 1, DType::f32, cuda()), 2);
+          may_end = true;
+          copies.join();
+        }).empty());
 }
 
 TEST_CASE("a GPU that was used before a fork is refused after it") {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -24,6 +25,7 @@
 #include "grid.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
+#include "modes.hpp"
 #include "module_image.hpp"
 #include "streams.hpp"
 #include "text.hpp"
@@ -57,6 +59,7 @@ using namespace tessera::cuda;
 using emulator::Executor;
 using emulator::Fault;
 using emulator::Memory;
+using emulator::Modes;
 using emulator::name_of;
 using emulator::text;
 
@@ -156,16 +159,22 @@ Result queue_copy(const void* to, const void* from, std::size_t bytes, StreamHan
   if (ordinary && not_recorded(stream) != Result::success) {
     return Result::capture_unsupported;
   }
+  const bool blocks = ordinary && Modes::instance().copies_block;
   std::shared_ptr<std::vector<std::byte>> held;
-  if (!memory.is_device(from) && !memory.is_pinned(from, bytes)) {
+  if (blocks && !memory.is_device(from) && !memory.is_pinned(from, bytes)) {
     const auto* first = static_cast<const std::byte*>(from);
     held = std::make_shared<std::vector<std::byte>>(first, first + bytes);
   }
-  Executor::instance().push(*stream->stream, {.work = [=, on = stream->stream] {
+  Executor& executor = Executor::instance();
+  executor.push(*stream->stream, {.work = [=, on = stream->stream] {
     const std::byte* source = held ? held->data() : usable_memory("a copy", *on, from, bytes);
     std::memmove(usable_memory("a copy", *on, to, bytes), source, bytes);
   }});
-  return Result::success;
+  constexpr std::size_t staged_at_once = 65536;
+  if (blocks && (!held || bytes > staged_at_once)) {
+    executor.synchronize(stream->stream);
+  }
+  return usable();
 }
 
 template <class T>
@@ -268,6 +277,21 @@ Result with_libraries(Body body) {
   }
 }
 
+/// What a kernel's first launch waits for.
+void load_lazily(const std::string& kernel, const emulator::Stream& stream) {
+  static std::mutex mutex;
+  static std::set<std::pair<int, std::string>> loaded;
+  {
+    const std::lock_guard lock(mutex);
+    if (!loaded.emplace(stream.device, kernel).second) {
+      return;
+    }
+  }
+  if (Modes::instance().lazy_loading && !stream.recording) {
+    Executor::instance().synchronize_device(stream.device);
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -283,6 +307,17 @@ Result cuInit(unsigned) {
   for (int i = 0; i < most_devices; ++i) {
     contexts[i].device = i;
   }
+  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  if (loading != nullptr && std::string_view(loading) == "EAGER") {
+    Modes::instance().lazy_loading = false;
+  }
+  on_exit(
+      [](int status, void*) {
+        if (status != 0) {
+          std::fprintf(stderr, "emulator: %s\n", Modes::instance().describe().c_str());
+        }
+      },
+      nullptr);
   return Result::success;
 }
 
@@ -600,6 +635,7 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
       stream == nullptr) {
     return Result::invalid_value;
   }
+  load_lazily(function->kernel.name, *stream->stream);
   auto launch = std::make_shared<emulator::Launch>();
   launch->kernel = &function->kernel;
   launch->grid = {grid_x, grid_y, grid_z};
@@ -695,6 +731,9 @@ Result cuGraphExecDestroy(GraphExec exec) {
   return result;
 }
 
+void emulator_set_places(std::uint64_t places) { Modes::instance().places = places; }
+void emulator_set_copies_block(bool block) { Modes::instance().copies_block = block; }
+void emulator_set_lazy_loading(bool lazy) { Modes::instance().lazy_loading = lazy; }
 void emulator_restart() { Executor::instance().restart(); }
 void emulator_set_seed(std::uint64_t seed) { Executor::instance().set_seed(seed); }
 void emulator_set_idle(std::int64_t microseconds) {

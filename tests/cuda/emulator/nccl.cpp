@@ -165,8 +165,12 @@ Result accept_later(CommData& comm, StreamHandle stream, std::vector<NcclOperati
     looks = comm.traffic->numbers() % 3;
   }
   return start(comm, [&comm, stream, operations = std::move(operations), looks]() mutable {
-    if (looks-- > 0) {
+    if (looks > 0) {
+      --looks;
       return Result::in_progress;
+    }
+    if (!Executor::instance().has_room(*stream->stream)) {
+      return Result::in_progress;  // a thread of NCCL's waits for it
     }
     queue(comm, stream, std::move(operations));
     return Result::success;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fault.hpp"
+#include "modes.hpp"
 
 namespace emulator {
 namespace {
@@ -55,33 +56,65 @@ void Executor::destroy(Stream& stream) {
   stream.destroyed = true;
 }
 
+/// Of the executor's own thread nothing waits: it would wait for itself.
+void Executor::await_room(Stream& stream, std::unique_lock<std::mutex>& lock) {
+  const std::size_t most = Modes::instance().places - 1;
+  if (stream.tasks.size() <= most || std::this_thread::get_id() == runner_) {
+    return;
+  }
+  const auto held =
+      std::ranges::find(streams_, &stream, [](const auto& one) { return one.get(); });
+  await(Demand{.stream = *held, .event = {}, .left = most}, lock);
+}
+
 void Executor::push(Stream& stream, Task task) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (stream.recording) {
     stream.recording->tasks.push_back(std::move(task));
     return;
   }
+  await_room(stream, lock);
   stream.tasks.push_back(std::move(task));
   wanted_.notify_all();
 }
 
+/// A graph has one place.
 void Executor::push_all(Stream& stream, const std::vector<Task>& tasks) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  await_room(stream, lock);
   stream.tasks.insert(stream.tasks.end(), tasks.begin(), tasks.end());
   wanted_.notify_all();
 }
 
 void Executor::record(Stream& stream, const std::shared_ptr<Event>& event) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  await_room(stream, lock);
   event->queries = 0;
   stream.tasks.push_back({.reaches = event, .place = ++event->placed});
   wanted_.notify_all();
 }
 
 void Executor::wait(Stream& stream, const std::shared_ptr<Event>& event) {
-  const std::lock_guard lock(mutex_);
-  stream.tasks.push_back({.awaits = event, .place = event->placed});
+  std::unique_lock lock(mutex_);
+  const std::uint64_t place = event->placed;
+  await_room(stream, lock);
+  stream.tasks.push_back({.awaits = event, .place = place});
   wanted_.notify_all();
+}
+
+bool Executor::has_room(Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t most = Modes::instance().places - 1;
+  if (stream.tasks.size() <= most) {
+    return true;
+  }
+  const auto held =
+      std::ranges::find(streams_, &stream, [](const auto& one) { return one.get(); });
+  if (std::ranges::none_of(polled_, [&](const Demand& d) { return d.stream == *held; })) {
+    polled_.push_back({.stream = *held, .event = {}, .left = most});
+    wanted_.notify_all();
+  }
+  return fault_.has_value();
 }
 
 bool Executor::idle(Stream& stream) {
@@ -103,7 +136,7 @@ bool Executor::reached(const std::shared_ptr<Event>& event) {
 }
 
 void Executor::synchronize(const std::shared_ptr<Stream>& stream) {
-  await({.stream = stream, .event = {}});
+  await(Demand{.stream = stream, .event = {}});
 }
 
 void Executor::synchronize(const std::shared_ptr<Event>& event) {
@@ -112,11 +145,26 @@ void Executor::synchronize(const std::shared_ptr<Event>& event) {
     const std::lock_guard lock(mutex_);
     place = event->placed;
   }
-  await({.stream = {}, .event = event, .place = place});
+  await(Demand{.stream = {}, .event = event, .place = place});
+}
+
+void Executor::synchronize_device(int device) {
+  std::vector<std::shared_ptr<Stream>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = streams_;
+  }
+  for (const std::shared_ptr<Stream>& stream : all) {
+    if (stream->device == device) synchronize(stream);
+  }
 }
 
 void Executor::await(const Demand& demand) {
   std::unique_lock lock(mutex_);
+  await(demand, lock);
+}
+
+void Executor::await(const Demand& demand, std::unique_lock<std::mutex>& lock) {
   demands_.push_back(&demand);
   wanted_.notify_all();
   changed_.wait(lock, [&] { return demand.met() || fault_.has_value(); });
@@ -146,6 +194,7 @@ void Executor::restart() {
   }
   polled_.clear();
   fault_.reset();
+  changed_.notify_all();
 }
 
 /// The stream whose first task must run so that the demand is met; null: none of them can run.
@@ -238,6 +287,7 @@ void Executor::run_first(const std::shared_ptr<Stream>& stream,
 
 void Executor::run() {
   std::unique_lock lock(mutex_);
+  runner_ = std::this_thread::get_id();
   while (true) {
     if (const std::shared_ptr<Stream> stream = choose()) {
       run_first(stream, lock);

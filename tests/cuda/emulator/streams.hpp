@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace emulator {
@@ -48,7 +49,8 @@ struct Stream {
   bool can_run() const { return !tasks.empty() && tasks.front().can_run(); }
 };
 
-/// Runs the tasks of all streams, on one thread. While nobody waits, a task begins only after
+/// Runs the tasks of all streams, on one thread. A stream takes so many tasks (Modes::places); who
+/// adds another one waits until there is room. While nobody waits, a task begins only after
 /// TESSERA_EMULATOR_IDLE microseconds (2000; 0: never). Who asks for an event again and again waits
 /// for it too. Where somebody waits, the seed
 /// (TESSERA_EMULATOR_SEED) says which stream is next: 0: the one that is needed, 1: any other one
@@ -67,10 +69,13 @@ class Executor {
 
   /// Whether all tasks of the stream are done.
   bool idle(Stream& stream);
+  /// Whether the stream takes another task now. Who asks again and again waits for it.
+  bool has_room(Stream& stream);
   bool reached(const std::shared_ptr<Event>& event);
   /// Blocks until they are done, or a fault was found.
   void synchronize(const std::shared_ptr<Stream>& stream);
   void synchronize(const std::shared_ptr<Event>& event);
+  void synchronize_device(int device);
 
   /// The first fault that was found. From then on, tasks do nothing.
   std::optional<std::string> fault();
@@ -82,17 +87,21 @@ class Executor {
   void set_idle_microseconds(std::int64_t time);
 
  private:
-  /// What a thread of the host waits for: a stream's end or an event's place.
+  /// What a thread of the host waits for: that a stream has no more tasks than `left`, or an
+  /// event's place.
   struct Demand {
     std::shared_ptr<Stream> stream;
     std::shared_ptr<Event> event;
     std::uint64_t place = 0;
-    bool met() const { return stream ? stream->tasks.empty() : event->reached >= place; }
+    std::size_t left = 0;
+    bool met() const { return stream ? stream->tasks.size() <= left : event->reached >= place; }
   };
 
   Executor();
   void run();
   void await(const Demand& demand);
+  void await(const Demand& demand, std::unique_lock<std::mutex>& lock);
+  void await_room(Stream& stream, std::unique_lock<std::mutex>& lock);
   const Demand* draw_demand();
   std::shared_ptr<Stream> choose();
   std::shared_ptr<Stream> needed(const Demand& demand);
@@ -101,6 +110,7 @@ class Executor {
 
   std::mutex mutex_;
   std::condition_variable changed_, wanted_;
+  std::thread::id runner_;
   std::vector<std::shared_ptr<Stream>> streams_;
   std::vector<const Demand*> demands_;
   std::vector<Demand> polled_;  // by queries
