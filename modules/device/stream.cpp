@@ -2,11 +2,15 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 module tessera.device;
@@ -53,6 +57,117 @@ void watched(Device device, const Wait& wait) {
   }
   watch->look();
 }
+
+/// Pinned memory through which a device copies the host's ordinary memory. A driver copies such
+/// memory itself, too, but it may block behind all work of the stream, where nobody looks whether
+/// another rank has died, or read it later. Here every wait is watched.
+class Staging {
+ public:
+  static Staging& of(Device device) {
+    static std::mutex mutex;
+    static auto* made = new std::vector<std::unique_ptr<Staging>>;  // never destroyed, as streams
+    const std::lock_guard lock(mutex);
+    const auto found =
+        std::ranges::find(*made, device, [](const auto& one) { return one->device_; });
+    return found != made->end() ? **found : *made->emplace_back(new Staging(device));
+  }
+
+  void to_device(const Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) {
+    for (std::size_t done = 0; done < bytes; done += piece_bytes) {
+      const std::size_t part = std::min(piece_bytes, bytes - done);
+      const Use use(*this);
+      std::memcpy(use.data(), from + done, part);
+      driver_of(device_).copy(stream.native(), to + done, use.data(), part, CopyKind::from_pinned);
+      use.record(stream);
+    }
+  }
+
+  /// Returns when the bytes are there.
+  void to_host(const Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) {
+    std::array<std::optional<Use>, 2> uses;  // one is read while the next one travels
+    const auto finish = [&](std::size_t piece) {
+      std::optional<Use>& use = uses[piece % 2];
+      use->wait();
+      const std::size_t begin = piece * piece_bytes;
+      std::memcpy(to + begin, use->data(), std::min(piece_bytes, bytes - begin));
+      use.reset();
+    };
+    const std::size_t count = (bytes + piece_bytes - 1) / piece_bytes;
+    for (std::size_t piece = 0; piece < count; ++piece) {
+      const std::size_t begin = piece * piece_bytes;
+      const Use& use = uses[piece % 2].emplace(*this);
+      driver_of(device_).copy(stream.native(), use.data(), from + begin,
+                              std::min(piece_bytes, bytes - begin), CopyKind::to_host);
+      use.record(stream);
+      if (piece > 0) {
+        finish(piece - 1);
+      }
+    }
+    finish(count - 1);
+  }
+
+ private:
+  static constexpr std::size_t piece_bytes = std::size_t{1} << 18;
+  static constexpr std::size_t pieces = 64;
+
+  struct Piece {
+    std::byte* data = nullptr;
+    Event used;  // by the copy that was queued last
+    bool held = false;
+  };
+
+  /// A piece that no other thread and no queued copy uses.
+  class Use {
+   public:
+    explicit Use(Staging& staging) : staging_(staging), piece_(staging.take()) {}
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ~Use() {
+      const std::lock_guard lock(staging_.mutex_);
+      piece_.held = false;
+    }
+    std::byte* data() const { return piece_.data; }
+    void record(const Stream& stream) const { piece_.used.record(stream); }
+    void wait() const { piece_.used.synchronize(); }
+
+   private:
+    Staging& staging_;
+    Piece& piece_;
+  };
+
+  explicit Staging(Device device)
+      : device_(device), memory_(Stream::default_of(device), pieces * piece_bytes) {
+    for (std::size_t i = 0; i < pieces; ++i) {
+      pieces_[i].data = static_cast<std::byte*>(memory_.data()) + i * piece_bytes;
+    }
+  }
+
+  Piece& take() {
+    while (true) {
+      Event oldest;
+      {
+        const std::lock_guard lock(mutex_);
+        for (std::size_t i = 0; i < pieces; ++i) {
+          Piece& piece = pieces_[next_];
+          next_ = (next_ + 1) % pieces;
+          if (!piece.held && piece.used.reached()) {
+            piece.held = true;
+            return piece;
+          }
+        }
+        oldest = pieces_[next_].used;
+      }
+      oldest.synchronize();
+      std::this_thread::yield();  // it may be held by another thread
+    }
+  }
+
+  Device device_;
+  PinnedMemory memory_;
+  std::mutex mutex_;  // of who holds a piece
+  std::array<Piece, pieces> pieces_;
+  std::size_t next_ = 0;
+};
 
 }  // namespace
 
@@ -124,7 +239,16 @@ void Stream::keep_forever(std::shared_ptr<void> memory) {
 }
 
 void Stream::copy(void* to, const void* from, std::size_t bytes, CopyKind kind) const {
-  if (bytes > 0) {
+  if (bytes == 0) {
+    return;
+  }
+  if (!(device() == cpu) && kind == CopyKind::to_device) {
+    Staging::of(device()).to_device(*this, static_cast<std::byte*>(to),
+                                    static_cast<const std::byte*>(from), bytes);
+  } else if (!(device() == cpu) && kind == CopyKind::to_host && !is_pinned(device(), to)) {
+    Staging::of(device()).to_host(*this, static_cast<std::byte*>(to),
+                                  static_cast<const std::byte*>(from), bytes);
+  } else {
     driver_of(device()).copy(native(), to, from, bytes, kind);
   }
 }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
-#include <iterator>
 #include <memory>
 #include <new>
 #include <thread>
@@ -121,16 +120,10 @@ void* CudaDriver::allocate_pinned(std::size_t bytes) {
     return nullptr;
   }
   check(result, "cuMemHostAlloc");
-  const std::lock_guard lock(mutex_);
-  pinned_[data] = bytes;
   return data;
 }
 
 void CudaDriver::free_pinned(void* data, std::size_t) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    pinned_.erase(data);
-  }
   driver_api().ctx_set_current(context_);
   driver_api().mem_free_host(data);
 }
@@ -290,17 +283,11 @@ void CudaDriver::copy(Queue queue, void* to, const void* from, std::size_t bytes
     case CopyKind::from_pinned:
       check(api.memcpy_htod_async(address(to), from, bytes, stream), "cuMemcpyHtoDAsync");
       break;
-    case CopyKind::to_device: {
-      // From ordinary memory the driver takes the bytes before it returns, from pinned memory not.
+    case CopyKind::to_device:
+      // The driver may read it when the stream gets there.
       check(api.memcpy_htod_async(address(to), from, bytes, stream), "cuMemcpyHtoDAsync");
-      const std::lock_guard lock(mutex_);
-      const auto after = pinned_.upper_bound(const_cast<void*>(from));
-      if (after != pinned_.begin() &&
-          from < static_cast<std::byte*>(std::prev(after)->first) + std::prev(after)->second) {
-        check(api.stream_synchronize(stream), "cuStreamSynchronize");
-      }
+      check(api.stream_synchronize(stream), "cuStreamSynchronize");
       break;
-    }
     case CopyKind::to_host:
       check(api.memcpy_dtoh_async(to, address(from), bytes, stream), "cuMemcpyDtoHAsync");
       break;

@@ -93,7 +93,6 @@ class CudaDriver final : public DeviceDriver, public Interop {
   std::mutex mutex_;
   std::vector<std::shared_ptr<Stream>> retired_;  // freed by their users, with work left
   std::vector<std::unique_ptr<Recorded>> retired_graphs_;
-  std::map<void*, std::size_t> pinned_;
   std::vector<Module> modules_;
   std::string capability_;         // "90"
   std::set<std::string> sources_;  // that are loaded

@@ -368,6 +368,34 @@ TEST_CASE("a rank that is killed within a function of NCCL's ends the others, wh
   CHECK(took.count() < 40);  // far below the limit of waits
 }
 
+TEST_CASE("a rank that is stopped in a collective is named while the others read its result") {
+  // Copies of ordinary memory block in the driver, where nobody looks at the other ranks.
+  const std::string place = GENERATE("ncclAllGather 3", "transfer 5");
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = launched(
+      2,
+      [](World& world) {
+        const Device device = gpu(world.rank());
+        Communicator& there = over_nccl(world, device);
+        const StreamScope scope(there.stream(device));
+        constexpr std::int64_t count = 30000;
+        const Tensor x = full({count}, 1, DType::f32, device);
+        const Tensor all = full({2 * count}, 1, DType::f32, device);
+        for (int i = 0; i < 20; ++i) {
+          there.all_gather(x.device_address(), all.device_address(), count, DType::f32);
+          to_doubles(all);
+        }
+      },
+      {{"TESSERA_EMULATOR_KILL", "1 " + place + " " + std::to_string(SIGSTOP)},
+       {"TESSERA_EMULATOR_MODES", "0"}},
+      1);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  INFO(place << " after " << took.count() << " s: " << outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, "rank 1 is stopped"));
+  CHECK(took.count() < 20);  // the limit is 1 s
+}
+
 TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes on") {
   const Outcome outcome = as_program([] {
     const std::string text = error_of([] {

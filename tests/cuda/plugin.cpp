@@ -181,8 +181,7 @@ TEST_CASE("a copy that waits for its stream keeps no other thread from using the
           driver.launch(busy, [&] {
             while (!may_end) std::this_thread::yield();
           });
-          std::thread copies(
-              [&] { driver.copy(busy, there, pinned, 4, CopyKind::to_device); });
+          std::thread copies([&] { driver.copy(busy, there, pinned, 4, CopyKind::to_device); });
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           driver.free_pinned(driver.allocate_pinned(4), 4);
           ops::mul_scalar(full({4}, 1, DType::f32, cuda()), 2);

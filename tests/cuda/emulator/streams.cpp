@@ -62,8 +62,7 @@ void Executor::await_room(Stream& stream, std::unique_lock<std::mutex>& lock) {
   if (stream.tasks.size() <= most || std::this_thread::get_id() == runner_) {
     return;
   }
-  const auto held =
-      std::ranges::find(streams_, &stream, [](const auto& one) { return one.get(); });
+  const auto held = std::ranges::find(streams_, &stream, [](const auto& one) { return one.get(); });
   await(Demand{.stream = *held, .event = {}, .left = most}, lock);
 }
 
@@ -108,8 +107,7 @@ bool Executor::has_room(Stream& stream) {
   if (stream.tasks.size() <= most) {
     return true;
   }
-  const auto held =
-      std::ranges::find(streams_, &stream, [](const auto& one) { return one.get(); });
+  const auto held = std::ranges::find(streams_, &stream, [](const auto& one) { return one.get(); });
   if (std::ranges::none_of(polled_, [&](const Demand& d) { return d.stream == *held; })) {
     polled_.push_back({.stream = *held, .event = {}, .left = most});
     wanted_.notify_all();
