@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "find_function.hpp"
@@ -56,6 +57,14 @@ bool stays(Result result) {
 }
 
 }  // namespace
+
+void set_driver_defaults() {
+  // A kernel that is loaded when it is first launched may wait for the whole device, which may wait
+  // for another rank; and streams that share a connection wait for each other.
+  constexpr int keep = 0;
+  setenv("CUDA_MODULE_LOADING", "EAGER", keep);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", keep);
+}
 
 const DriverApi& driver_api() {
   static const DriverApi api = [] {

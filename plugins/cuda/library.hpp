@@ -6,6 +6,12 @@
 
 namespace tessera::cuda {
 
+/// Sets variables of the environment that the driver reads in cuInit, where the user has not: all
+/// kernels are loaded with their modules (CUDA_MODULE_LOADING), and streams have connections of
+/// their own (CUDA_DEVICE_MAX_CONNECTIONS). Changes the environment: call it when the plugin is
+/// loaded, before there are ranks.
+void set_driver_defaults();
+
 /// The library's functions, after cuInit. Errors: no library, one that is too old, no device.
 const DriverApi& driver_api();
 

@@ -101,5 +101,6 @@ DeviceOffer offer() {
 }  // namespace
 
 void register_plugin(tessera::plugin::Registrar& registrar) {
+  tessera::cuda::set_driver_defaults();
   registrar.add<DevicePlugin>("cuda", offer);
 }

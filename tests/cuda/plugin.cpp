@@ -57,6 +57,8 @@ Device cuda(int index) {
   static const bool loaded = [] {
     setenv("TESSERA_EMULATOR_KERNELS", CUDA_KERNELS, 1);
     setenv("TESSERA_CUDA_ATTENTION", "own", 1);
+    unsetenv("CUDA_MODULE_LOADING");
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 1);
     use_own_cache();
     plugin::host().load(CUDA_PLUGIN);
     return true;
@@ -184,9 +186,26 @@ TEST_CASE("a copy that waits for its stream keeps no other thread from using the
           std::thread copies([&] { driver.copy(busy, there, pinned, 4, CopyKind::to_device); });
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
           driver.free_pinned(driver.allocate_pinned(4), 4);
-          ops::mul_scalar(full({4}, 1, DType::f32, cuda()), 2);
           may_end = true;
           copies.join();
+        }).empty());
+}
+
+TEST_CASE("kernels are loaded with the plugin's modules, unless the user wants it otherwise") {
+  cuda();
+  CHECK(std::getenv("CUDA_MODULE_LOADING") == std::string("EAGER"));
+  CHECK(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == std::string("8"));  // that of the user
+  CHECK(in_child([] {
+          alarm(30);
+          const Stream busy = Stream::make(cuda());
+          const Tensor x = full({4}, 1, DType::f32, cuda());
+          std::atomic<bool> may_end = false;
+          busy.launch([&] {
+            while (!may_end) std::this_thread::yield();
+          });
+          ops::mul_scalar(x, 2);  // a first launch, which waits for no other stream
+          may_end = true;
+          busy.synchronize();
         }).empty());
 }
 
