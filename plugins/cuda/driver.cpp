@@ -77,7 +77,7 @@ CudaDriver::CudaDriver(int index) {
     check(loaded, "cuModuleLoadData");
     modules_.push_back(module);
   }
-  usual_ = open_stream();
+  usual_ = open_stream(false);
   void* pinned = nullptr;
   check(api.mem_host_alloc(&pinned, sizeof(Problem), host_alloc_portable | host_alloc_device_map),
         "cuMemHostAlloc");
@@ -130,9 +130,14 @@ void CudaDriver::free_pinned(void* data, std::size_t) noexcept {
 
 // ---- queues ----
 
-std::shared_ptr<CudaDriver::Stream> CudaDriver::open_stream() {
+std::shared_ptr<CudaDriver::Stream> CudaDriver::open_stream(bool urgent) {
+  const DriverApi& api = enter();
+  int least = 0;
+  int greatest = 0;  // a smaller number
+  check(api.ctx_get_stream_priority_range(&least, &greatest), "cuCtxGetStreamPriorityRange");
   auto stream = std::make_shared<Stream>();
-  check(enter().stream_create(&stream->handle, stream_non_blocking), "cuStreamCreate");
+  check(api.stream_create(&stream->handle, stream_non_blocking, urgent ? greatest : least),
+        "cuStreamCreateWithPriority");
   return stream;
 }
 
@@ -142,7 +147,9 @@ CudaDriver::Stream& CudaDriver::of(Queue queue) const {
 
 DeviceDriver::Queue CudaDriver::make_queue() {
   free_retired();
-  return new std::shared_ptr<Stream>(open_stream());
+  // Operators run in the default queue. The others are of collectives and fetches, for which it
+  // waits, and which need little of the device.
+  return new std::shared_ptr<Stream>(open_stream(true));
 }
 
 void CudaDriver::free_queue(Queue queue) noexcept {

@@ -78,7 +78,8 @@ class CudaDriver final : public DeviceDriver, public Interop {
   /// Makes the device's context that of the calling thread, as every function does first.
   const DriverApi& enter() const;
   Stream& of(Queue queue) const;
-  std::shared_ptr<Stream> open_stream();
+  /// Where streams compete for the device, those that are `urgent` come first.
+  std::shared_ptr<Stream> open_stream(bool urgent);
   /// Returns when the event is reached; calls the check meanwhile.
   void wait_for(EventHandle event, const WaitCheck& still_runs);
   void raise_error(Stream& stream);

@@ -96,7 +96,8 @@ struct DriverApi {
   Result (*memset_d32_async)(DevicePointer to, unsigned value, std::size_t count,
                              StreamHandle stream);
 
-  Result (*stream_create)(StreamHandle* stream, unsigned flags);
+  Result (*ctx_get_stream_priority_range)(int* least, int* greatest);
+  Result (*stream_create)(StreamHandle* stream, unsigned flags, int priority);
   Result (*stream_destroy)(StreamHandle stream);
   Result (*stream_query)(StreamHandle stream);
   Result (*stream_synchronize)(StreamHandle stream);
@@ -149,7 +150,8 @@ void each_function(DriverApi& api, Use use) {
   use(api.memset_d8_async, "cuMemsetD8Async");
   use(api.memset_d16_async, "cuMemsetD16Async");
   use(api.memset_d32_async, "cuMemsetD32Async");
-  use(api.stream_create, "cuStreamCreate");
+  use(api.ctx_get_stream_priority_range, "cuCtxGetStreamPriorityRange");
+  use(api.stream_create, "cuStreamCreateWithPriority");
   use(api.stream_destroy, "cuStreamDestroy_v2");
   use(api.stream_query, "cuStreamQuery");
   use(api.stream_synchronize, "cuStreamSynchronize");

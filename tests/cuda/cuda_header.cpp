@@ -57,7 +57,9 @@ static_assert(same<decltype(DriverApi::memcpy_dtoh_async), decltype(&cuMemcpyDto
 static_assert(same<decltype(DriverApi::memset_d8_async), decltype(&cuMemsetD8Async)>);
 static_assert(same<decltype(DriverApi::memset_d16_async), decltype(&cuMemsetD16Async)>);
 static_assert(same<decltype(DriverApi::memset_d32_async), decltype(&cuMemsetD32Async)>);
-static_assert(same<decltype(DriverApi::stream_create), decltype(&cuStreamCreate)>);
+static_assert(same<decltype(DriverApi::ctx_get_stream_priority_range),
+                   decltype(&cuCtxGetStreamPriorityRange)>);
+static_assert(same<decltype(DriverApi::stream_create), decltype(&cuStreamCreateWithPriority)>);
 static_assert(same<decltype(DriverApi::stream_destroy), decltype(&cuStreamDestroy)>);
 static_assert(same<decltype(DriverApi::stream_query), decltype(&cuStreamQuery)>);
 static_assert(same<decltype(DriverApi::stream_synchronize), decltype(&cuStreamSynchronize)>);

@@ -57,7 +57,7 @@ class Emulated {
 
   StreamHandle stream() {
     StreamHandle made = nullptr;
-    OK(api().stream_create(&made, stream_non_blocking));
+    OK(api().stream_create(&made, stream_non_blocking, 0));
     return made;
   }
   EventHandle event() {

@@ -254,6 +254,15 @@ TEST_CASE("functions of the host run in a stream's order, and may wait for those
   }
 }
 
+TEST_CASE("streams that are made come before the one in which operators run") {
+  const Tensor x = full({4}, 1, DType::f32, cuda());
+  ops::mul_scalar(x, 2);
+  CHECK(emulator_last_priority() == 0);
+  const StreamScope scope(Stream::make(cuda()));
+  ops::mul_scalar(x, 2);
+  CHECK(emulator_last_priority() == -5);
+}
+
 TEST_CASE("an error of a function of the host is raised by the next wait") {
   const Stream stream = Stream::make(cuda());
   stream.launch([] { fail("no luck"); });

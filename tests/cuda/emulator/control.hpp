@@ -17,6 +17,8 @@ void emulator_set_copies_block(bool block);
 void emulator_set_lazy_loading(bool lazy);
 /// Kernels launched since the process began.
 std::uint64_t emulator_launches(void);
+/// The priority of the stream in which a kernel was launched last.
+int emulator_last_priority(void);
 /// Graphs launched since the process began.
 std::uint64_t emulator_graph_launches(void);
 /// Products queued by cublasLtMatmul.

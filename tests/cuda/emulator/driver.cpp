@@ -68,6 +68,7 @@ constexpr int most_devices = 64;
 std::atomic<pid_t> owner = 0;  // the process that called cuInit
 std::atomic<std::uint64_t> launches = 0;
 std::atomic<std::uint64_t> graph_launches = 0;
+std::atomic<int> last_priority = 0;  // of the stream of the last launch
 std::atomic<bool> lost = false;  // the device, by TESSERA_EMULATOR_LOSE
 thread_local Context current = nullptr;
 /// What the calling thread records; null: nothing.
@@ -475,12 +476,24 @@ Result cuMemsetD32Async(DevicePointer to, unsigned value, std::size_t count, Str
   return queue_fill(to, value, count, stream);
 }
 
-Result cuStreamCreate(StreamHandle* stream, unsigned) {
+Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return in_context();
+}
+
+/// The priority is kept only: a device may follow it or not.
+Result cuStreamCreateWithPriority(StreamHandle* stream, unsigned, int priority) {
   const Result result = outside_recordings();
   if (result == Result::success) {
     *stream = new StreamData{Executor::instance().make(current->device)};
+    (*stream)->stream->priority = priority;
   }
   return result;
+}
+
+Result cuStreamCreate(StreamHandle* stream, unsigned flags) {
+  return cuStreamCreateWithPriority(stream, flags, 0);
 }
 
 Result cuStreamDestroy_v2(StreamHandle stream) {
@@ -644,6 +657,7 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
   launch->structure.assign(structure, structure + *static_cast<std::size_t*>(extra[3]));
   Memory::instance().open_addresses(launch->structure.data(), launch->structure.size());
   launch->stream = name_of(*stream->stream);
+  last_priority = stream->stream->priority;
   const std::uint64_t number = ++launches;
   if (loses(current->device, number)) {
     lost = true;
@@ -740,6 +754,7 @@ void emulator_set_idle(std::int64_t microseconds) {
   Executor::instance().set_idle_microseconds(microseconds);
 }
 std::uint64_t emulator_launches() { return launches; }
+int emulator_last_priority() { return last_priority; }
 std::uint64_t emulator_graph_launches() { return graph_launches; }
 int emulator_current_device() {
   return usable() == Result::success && current != nullptr ? current->device : -1;

@@ -42,6 +42,7 @@ struct Recording {
 struct Stream {
   int device = 0;
   int number = 0;
+  int priority = 0;
   std::deque<Task> tasks;
   bool destroyed = false;                // its tasks still run
   std::shared_ptr<Recording> recording;  // null: what is pushed is queued
