@@ -48,6 +48,42 @@ constexpr double tolerance = 1e-5;
 
 DevicePointer address(const void* data) { return reinterpret_cast<DevicePointer>(data); }
 
+/// Says what to do where the driver cannot use the kernels that are built into the plugin.
+void refuse_image(Result loaded, const std::string& thing, const std::string& capability,
+                  const std::string& gpu) {
+  const std::string ahead =
+      fmt::format("compile the kernels ahead (-D TESSERA_CUDA_ARCHITECTURES={})", capability);
+  switch (loaded) {
+    case Result::invalid_image:
+    case Result::no_binary_for_gpu:
+      fail_input({.thing = thing,
+                  .wrong = fmt::format("its plugin has no kernels for {}", gpu),
+                  .advice = "build Tessera where nvcc 12.8 or later is found (./dev setup cuda)"});
+    case Result::invalid_ptx:
+      fail_input({.thing = thing,
+                  .wrong = fmt::format("the driver refuses the plugin's PTX for {}", gpu),
+                  .advice = fmt::format("build Tessera again, or {}", ahead)});
+    case Result::unsupported_ptx_version:
+      fail_input({.thing = thing,
+                  .wrong = "the driver is older than the nvcc that compiled the plugin, and cannot "
+                           "read its PTX",
+                  .advice = fmt::format("install a newer driver of NVIDIA's, build Tessera with an "
+                                        "older nvcc (./dev setup cuda), or {}",
+                                        ahead)});
+    case Result::jit_compiler_not_found:
+      fail_input({.thing = thing,
+                  .wrong = "the driver's compiler of PTX (libnvidia-ptxjitcompiler.so.1) is not "
+                           "found",
+                  .advice = fmt::format("install it with the driver, or {}", ahead)});
+    case Result::jit_compilation_disabled:
+      fail_input({.thing = thing,
+                  .wrong = "the driver must not compile PTX",
+                  .advice = fmt::format("unset CUDA_DISABLE_PTX_JIT, or {}", ahead)});
+    default:
+      break;
+  }
+}
+
 }  // namespace
 
 CudaDriver::CudaDriver(int index) {
@@ -69,11 +105,8 @@ CudaDriver::CudaDriver(int index) {
   for (const void* image : kernel_images()) {
     Module module = nullptr;
     const Result loaded = api.module_load_data(&module, image);
-    if (loaded == Result::invalid_image || loaded == Result::no_binary_for_gpu) {
-      fail_input({.thing = fmt::format("device 'cuda:{}'", index),
-                  .wrong = fmt::format("its plugin has no kernels for {}", properties_.description),
-                  .advice = "build Tessera where nvcc 12.8 or later is found (./dev setup cuda)"});
-    }
+    refuse_image(loaded, fmt::format("device 'cuda:{}'", index), capability_,
+                 properties_.description);
     check(loaded, "cuModuleLoadData");
     modules_.push_back(module);
   }

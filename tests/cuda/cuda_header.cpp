@@ -101,6 +101,10 @@ static_assert(is(Result::capture_unsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPOR
 static_assert(is(Result::capture_invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
 static_assert(is(Result::ecc_uncorrectable, CUDA_ERROR_ECC_UNCORRECTABLE));
 static_assert(is(Result::nvlink_uncorrectable, CUDA_ERROR_NVLINK_UNCORRECTABLE));
+static_assert(is(Result::invalid_ptx, CUDA_ERROR_INVALID_PTX));
+static_assert(is(Result::jit_compiler_not_found, CUDA_ERROR_JIT_COMPILER_NOT_FOUND));
+static_assert(is(Result::unsupported_ptx_version, CUDA_ERROR_UNSUPPORTED_PTX_VERSION));
+static_assert(is(Result::jit_compilation_disabled, CUDA_ERROR_JIT_COMPILATION_DISABLED));
 static_assert(is(Result::launch_timeout, CUDA_ERROR_LAUNCH_TIMEOUT));
 static_assert(is(Result::hardware_stack_error, CUDA_ERROR_HARDWARE_STACK_ERROR));
 static_assert(is(Result::illegal_instruction, CUDA_ERROR_ILLEGAL_INSTRUCTION));

@@ -158,6 +158,24 @@ TEST_CASE("a driver that is too old or missing, and a device that does not exist
   CHECK_THAT(in_child([] { cuda(2); }), Catch::Contains("there is no such device (there are 2"));
 }
 
+TEST_CASE("a driver that cannot use the plugin's kernels is an error that says what to do") {
+  const std::map<const char*, const char*> texts = {
+      {"200", "no kernels for emulated device; build Tessera where nvcc"},
+      {"218", "refuses the plugin's PTX for emulated device; build Tessera again"},
+      {"221", "libnvidia-ptxjitcompiler.so.1) is not found; install it with the driver"},
+      {"222", "older than the nvcc that compiled the plugin, and cannot read its PTX; install a"},
+      {"223",
+       "must not compile PTX; unset CUDA_DISABLE_PTX_JIT, or compile the kernels ahead "
+       "(-D TESSERA_CUDA_ARCHITECTURES=90)"}};
+  for (const auto& entry : texts) {
+    CHECK_THAT(in_child([&] {
+                 setenv("TESSERA_EMULATOR_IMAGE", entry.first, 1);
+                 driver_of(cuda());
+               }),
+               Catch::Contains(entry.second));
+  }
+}
+
 TEST_CASE("functions of the host run though the stream's queue is full while they are queued") {
   CHECK(in_child([] {
           alarm(30);  // ends what would hang
