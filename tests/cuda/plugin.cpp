@@ -307,6 +307,20 @@ TEST_CASE("what is copied to a GPU has been read when the copy returns") {
   driver.free_pinned(pinned, sizeof(float));
 }
 
+TEST_CASE("a copy of many pieces arrives whole, also behind work that nobody waits for") {
+  constexpr std::int64_t count = 5'000'003;  // more than are staged at once
+  const Tensor x = counted(count);
+  emulator_set_idle(0);
+  for (const bool block : {true, false}) {
+    emulator_set_copies_block(block);
+    next_order();
+    const Tensor back = ops::to_device(ops::to_device(x, cuda()), cpu);
+    CHECK(std::memcmp(back.data<float>(), x.data<float>(), count * sizeof(float)) == 0);
+  }
+  emulator_set_idle(2000);
+  emulator_set_copies_block(true);
+}
+
 TEST_CASE("memory of the host is pinned or not, and so is what is kept there for a device") {
   const Stream stream = Stream::default_of(cuda());
   const PinnedMemory pinned(stream, 5000);
