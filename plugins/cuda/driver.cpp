@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <new>
@@ -26,6 +28,10 @@ struct CudaDriver::Stream {
   StreamHandle handle = nullptr;
   std::unique_ptr<HostFunctions> functions;  // null: none was queued yet
   std::mutex mutex;                          // of the line above
+  std::atomic<unsigned> calls = 0;           // that have queued something
+  std::atomic<bool> captured = false;        // now
+  std::deque<tessera::Event> marks;          // among the calls, of which the last ones are kept
+  std::mutex marks_mutex;
 };
 
 struct CudaDriver::Event {
@@ -86,7 +92,8 @@ void refuse_image(Result loaded, const std::string& thing, const std::string& ca
 
 }  // namespace
 
-CudaDriver::CudaDriver(int index) {
+CudaDriver::CudaDriver(int index)
+    : device_{device_type("cuda").value(), static_cast<std::int8_t>(index)} {
   const DriverApi& api = driver_api();
   DeviceNumber device = 0;
   check(api.device_get(&device, index), "cuDeviceGet");
@@ -214,6 +221,32 @@ void CudaDriver::free_retired() {
   });
 }
 
+/// Called before something is queued. Waits until the work is done that was queued long before: a
+/// full queue (some 1,024 calls) blocks in the driver, where nobody looks at the other ranks.
+void CudaDriver::keep_room(Queue queue) const {
+  constexpr unsigned between_marks = 256;
+  constexpr std::size_t kept = 2;
+  Stream& stream = of(queue);
+  if (++stream.calls % between_marks != 0 || stream.captured) [[likely]] {
+    return;
+  }
+  const tessera::Stream current = current_stream(device_);
+  if (current.native() != queue) {
+    return;
+  }
+  tessera::Event before;
+  {
+    const std::lock_guard lock(stream.marks_mutex);
+    stream.marks.push_back(record_event(current));
+    if (stream.marks.size() <= kept) {
+      return;
+    }
+    before = std::move(stream.marks.front());
+    stream.marks.pop_front();
+  }
+  before.synchronize();
+}
+
 void CudaDriver::raise_error(Stream& stream) {
   const std::lock_guard lock(stream.mutex);
   if (stream.functions != nullptr) {
@@ -317,6 +350,7 @@ void CudaDriver::await(Mark mark, const WaitCheck& still_runs) {
 // ---- work ----
 
 void CudaDriver::copy(Queue queue, void* to, const void* from, std::size_t bytes, CopyKind kind) {
+  keep_room(queue);
   const DriverApi& api = enter();
   const StreamHandle stream = of(queue).handle;
   switch (kind) {
@@ -339,6 +373,7 @@ void CudaDriver::copy(Queue queue, void* to, const void* from, std::size_t bytes
 
 void CudaDriver::fill(Queue queue, void* to, const void* element, std::size_t width,
                       std::int64_t count) {
+  keep_room(queue);
   const DriverApi& api = enter();
   const StreamHandle stream = of(queue).handle;
   const auto elements = static_cast<std::size_t>(count);
@@ -362,6 +397,7 @@ void CudaDriver::fill(Queue queue, void* to, const void* element, std::size_t wi
 }
 
 void CudaDriver::launch(Queue queue, std::function<void()> function) {
+  keep_room(queue);
   Stream& stream = of(queue);
   enter();
   HostFunctions* functions = nullptr;
@@ -381,10 +417,12 @@ void CudaDriver::begin_graph(Queue queue) {
   free_retired();
   check(enter().stream_begin_capture(of(queue).handle, capture_thread_local),
         "cuStreamBeginCapture");
+  of(queue).captured = true;
 }
 
 DeviceDriver::Graph CudaDriver::end_graph(Queue queue) {
   const DriverApi& api = enter();
+  of(queue).captured = false;
   GraphHandle graph = nullptr;
   check(api.stream_end_capture(of(queue).handle, &graph), "cuStreamEndCapture");
   auto recorded = std::make_unique<Recorded>();
@@ -396,6 +434,7 @@ DeviceDriver::Graph CudaDriver::end_graph(Queue queue) {
 }
 
 void CudaDriver::launch_graph(Queue queue, Graph graph) {
+  keep_room(queue);
   const DriverApi& api = enter();
   const auto& recorded = *static_cast<Recorded*>(graph);
   check(api.graph_launch(recorded.exec, of(queue).handle), "cuGraphLaunch");
@@ -447,10 +486,14 @@ std::string CudaDriver::load_source(const std::string& source) {
 
 void CudaDriver::make_current() const { enter(); }
 
-StreamHandle CudaDriver::handle_of(Queue queue) const { return of(queue).handle; }
+StreamHandle CudaDriver::handle_of(Queue queue) const {
+  keep_room(queue);  // a library is about to queue something
+  return of(queue).handle;
+}
 
 void CudaDriver::launch_kernel(Queue queue, const std::string& name, unsigned blocks,
                                unsigned threads, const void* structure, std::size_t bytes) {
+  keep_room(queue);
   const DriverApi& api = enter();
   std::array<void*, 5> extra = {launch_buffer_pointer, const_cast<void*>(structure),
                                 launch_buffer_size, &bytes, nullptr};

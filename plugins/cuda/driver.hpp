@@ -78,6 +78,7 @@ class CudaDriver final : public DeviceDriver, public Interop {
   /// Makes the device's context that of the calling thread, as every function does first.
   const DriverApi& enter() const;
   Stream& of(Queue queue) const;
+  void keep_room(Queue queue) const;
   /// Where streams compete for the device, those that are `urgent` come first.
   std::shared_ptr<Stream> open_stream(bool urgent);
   /// Returns when the event is reached; calls the check meanwhile.
@@ -87,6 +88,7 @@ class CudaDriver final : public DeviceDriver, public Interop {
   void free_retired();
   Function function(const std::string& name);
 
+  Device device_;
   Context context_ = nullptr;
   Problem* problem_ = nullptr;  // pinned
   DeviceProperties properties_;

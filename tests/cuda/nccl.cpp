@@ -396,6 +396,31 @@ TEST_CASE("a rank that is stopped in a collective is named while the others read
   CHECK(took.count() < 20);  // the limit is 1 s
 }
 
+TEST_CASE("a rank that is stopped in a collective is named while the others queue work behind it") {
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = launched(
+      2,
+      [](World& world) {
+        const Device device = gpu(world.rank());
+        Communicator& there = over_nccl(world, device);
+        const StreamScope scope(there.stream(device));
+        const Tensor x = full({300}, 1, DType::f32, device);
+        const Tensor all = full({600}, 1, DType::f32, device);
+        there.all_gather(x.device_address(), all.device_address(), 300, DType::f32);
+        // More than a stream's queue takes.
+        for (int i = 0; i < 2000; ++i) ops::mul_scalar_(all, 1);
+        to_doubles(all);
+      },
+      {{"TESSERA_EMULATOR_KILL", "1 ncclAllGather 1 " + std::to_string(SIGSTOP)},
+       {"TESSERA_EMULATOR_MODES", "0"}},
+      1);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  INFO("after " << took.count() << " s: " << outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, "rank 1 is stopped"));
+  CHECK(took.count() < 20);
+}
+
 TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes on") {
   const Outcome outcome = as_program([] {
     const std::string text = error_of([] {
