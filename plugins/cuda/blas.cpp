@@ -204,8 +204,10 @@ std::unique_ptr<Blas> Blas::open() {
 
 bool Blas::takes(const ProductArguments& p) {
   const bool has_bias = p.bias.data != nullptr && !p.accumulate;
-  const bool same_types = p.a.type == p.b.type && p.a.type == p.y.type;
-  return same_types && type_of(p.a.type) && !is_code(p.a.type) &&
+  const bool is_half = p.a.type == DType::bf16 || p.a.type == DType::f16;
+  const bool of_one_type =
+      p.a.type == p.b.type && (p.a.type == p.y.type || (is_half && p.y.type == DType::f32));
+  return of_one_type && type_of(p.a.type) && !is_code(p.a.type) &&
          !(has_bias && (p.bias.type != p.y.type || (p.n.size > 1 && p.bias.columns[0] != 1))) &&
          forms_of(p);
 }

@@ -500,6 +500,14 @@ TEST_CASE("products are cuBLASLt's where each matrix has a contiguous axis") {
     CHECK(queued([&](const auto& on) { return part(on, 6); }) == 1);
     CHECK(queued([&](const auto& on) { return part(on, 9); }) == 1);
   }
+  for (const DType type : {DType::bf16, DType::f16}) {  // gradients that are summed in f32
+    CHECK(queued([&](const auto& on) {
+            const Tensor sum = on(numbers({7, 5}, DType::f32));
+            call(find_op("linear_grad_weight_"),
+                 {sum, on(numbers({2, 3, 7}, type)), on(numbers({2, 3, 5}, type))});
+            return sum;
+          }) == 1);
+  }
   // No library's: integers, and rows and columns with gaps.
   CHECK(queued([&](const auto& on) {
           return ops::matmul(on(numbers({3, 5}, DType::i64)), on(numbers({5, 2}, DType::i64)));

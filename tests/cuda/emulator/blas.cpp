@@ -269,12 +269,13 @@ bool fits(const BlasProductData& product, const BlasLayoutData& a, const BlasLay
 }
 
 /// What NVIDIA's documentation of cublasLtMatmul demands of products in 8 bits on a GPU of compute
-/// capability 9.0; of others, only that types are the same.
+/// capability 9.0; of others, only that types are the same, or that sums of 16-bit types are f32.
 bool has_kernel(const BlasProductData& product, const BlasLayoutData& a, const BlasLayoutData& b,
                 const BlasLayoutData& d, const std::uint32_t* alignments) {
   if (!is_code(a.type) && !is_code(b.type)) {
-    return a.type == b.type && a.type == d.type && product.scale_of_a == nullptr &&
-           product.scale_of_b == nullptr;
+    const bool is_half = a.type == BlasType::bf16 || a.type == BlasType::f16;
+    return a.type == b.type && (a.type == d.type || (is_half && d.type == BlasType::f32)) &&
+           product.scale_of_a == nullptr && product.scale_of_b == nullptr;
   }
   const auto is_aligned = [](const BlasLayoutData& x) {
     const std::size_t size = size_of(x.type);
