@@ -51,7 +51,10 @@ class Emulated {
     emulator_set_idle(0);
     OK(api().module_load_data(&module_, "by name"));
   }
-  ~Emulated() { emulator_restart(); }
+  ~Emulated() {
+    emulator_restart();
+    emulator_set_copies_block(copies_block_);
+  }
   Emulated(const Emulated&) = delete;
   Emulated& operator=(const Emulated&) = delete;
 
@@ -102,6 +105,7 @@ class Emulated {
   }
 
  private:
+  bool copies_block_ = emulator_set_copies_block(true);  // these tests pass memory that goes away
   Context context_ = nullptr;
   Module module_ = nullptr;
 };
@@ -306,7 +310,7 @@ class Gate {
 TEST_CASE("who adds to a full queue waits until there is room") {
   for (const std::size_t calls : {3U, 4U}) {
     Emulated device(2);
-    emulator_set_places(4);
+    const std::uint64_t places = emulator_set_places(4);
     StreamHandle stream = device.stream();
     EventHandle event = device.event();
     Gate gate(stream);
@@ -315,17 +319,17 @@ TEST_CASE("who adds to a full queue waits until there is room") {
     });
     CHECK(held == (calls == 4));
     OK(api().stream_synchronize(stream));
-    emulator_set_places(1024);
+    emulator_set_places(places);
   }
 }
 
 TEST_CASE("a copy of ordinary memory waits for all work of its stream, or is late") {
   for (const bool blocks : {true, false}) {
     Emulated device(2);
-    emulator_set_copies_block(blocks);
     StreamHandle stream = device.stream();
     float* data = device.memory({7.0F}, stream);
     OK(api().stream_synchronize(stream));
+    emulator_set_copies_block(blocks);
     float found = 0;
     Gate gate(stream);
     CHECK(gate.holds([&] {
@@ -337,7 +341,6 @@ TEST_CASE("a copy of ordinary memory waits for all work of its stream, or is lat
     OK(api().memcpy_htod_async(Emulated::at(data), &source, sizeof(float), stream));
     source = 2;
     CHECK(device.read(data, 1, stream)[0] == (blocks ? 1 : 2));
-    emulator_set_copies_block(true);
   }
 }
 
@@ -358,7 +361,6 @@ TEST_CASE("a kernel that is loaded when it is first launched waits for all strea
 
 TEST_CASE("a copy from pinned memory reads it late, another copy at once") {
   Emulated device;
-  emulator_set_copies_block(true);
   StreamHandle stream = device.stream();
   void* pinned = nullptr;
   OK(api().mem_host_alloc(&pinned, sizeof(float), host_alloc_portable));

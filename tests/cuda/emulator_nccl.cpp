@@ -86,6 +86,7 @@ std::string run_ranks(const std::function<void(Rank&)>& rank, std::uint64_t seed
   emulator_restart();
   emulator_set_seed(seed);
   emulator_set_idle(200);
+  emulator_set_copies_block(true);  // these tests pass memory that goes away
   UniqueId id;
   ncclGetUniqueId(&id);
   std::atomic<int> left = 2;

@@ -365,7 +365,7 @@ TEST_CASE("a rank that is killed within a function of NCCL's ends the others, wh
   INFO(place << ": " << outcome.errors);
   CHECK(outcome.code == 1);
   CHECK(contains(outcome.errors, "rank 1"));
-  CHECK(took.count() < 40);  // far below the limit of waits
+  CHECK(took.count() < 10);  // far below the limit of waits; some 0.5 s on a machine without load
 }
 
 TEST_CASE("a rank that is stopped in a collective is named while the others read its result") {
@@ -422,7 +422,9 @@ TEST_CASE("a rank that is stopped in a collective is named while the others queu
 }
 
 TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes on") {
-  const Outcome outcome = as_program([] {
+  // A call that blocks because a queue of a few places is full would not be watched.
+  const std::map<std::string, std::string> usual_driver = {{"TESSERA_EMULATOR_MODES", "0"}};
+  const auto body = [] {
     const std::string text = error_of([] {
       collective::run_threads(2, [](World& world) {
         const Device device = gpu(world.rank());
@@ -442,7 +444,8 @@ TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes
     synchronize(gpu(0));
     for (int i = 0; i < 100; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return 0;
-  });
+  };
+  const Outcome outcome = as_program(body, usual_driver);
   INFO(outcome.errors);
   CHECK(outcome.code == 0);
   CHECK(contains(outcome.errors, "the stream goes on"));

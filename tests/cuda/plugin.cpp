@@ -311,6 +311,7 @@ TEST_CASE("a copy of many pieces arrives whole, also behind work that nobody wai
   constexpr std::int64_t count = 5'000'003;  // more than are staged at once
   const Tensor x = counted(count);
   emulator_set_idle(0);
+  const bool block_else = emulator_set_copies_block(true);
   for (const bool block : {true, false}) {
     emulator_set_copies_block(block);
     next_order();
@@ -318,7 +319,7 @@ TEST_CASE("a copy of many pieces arrives whole, also behind work that nobody wai
     CHECK(std::memcmp(back.data<float>(), x.data<float>(), count * sizeof(float)) == 0);
   }
   emulator_set_idle(2000);
-  emulator_set_copies_block(true);
+  emulator_set_copies_block(block_else);
 }
 
 TEST_CASE("memory of the host is pinned or not, and so is what is kept there for a device") {

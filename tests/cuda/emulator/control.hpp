@@ -11,10 +11,10 @@ void emulator_restart(void);
 void emulator_set_seed(std::uint64_t seed);
 /// How long queued work waits where nobody needs it; 0: for ever.
 void emulator_set_idle(std::int64_t microseconds);
-/// Modes of the driver from now on (modes.hpp).
-void emulator_set_places(std::uint64_t places);
-void emulator_set_copies_block(bool block);
-void emulator_set_lazy_loading(bool lazy);
+/// Modes of the driver from now on (modes.hpp); what they were.
+std::uint64_t emulator_set_places(std::uint64_t places);
+bool emulator_set_copies_block(bool block);
+bool emulator_set_lazy_loading(bool lazy);
 /// Kernels launched since the process began.
 std::uint64_t emulator_launches(void);
 /// The priority of the stream in which a kernel was launched last.

@@ -69,7 +69,7 @@ std::atomic<pid_t> owner = 0;  // the process that called cuInit
 std::atomic<std::uint64_t> launches = 0;
 std::atomic<std::uint64_t> graph_launches = 0;
 std::atomic<int> last_priority = 0;  // of the stream of the last launch
-std::atomic<bool> lost = false;  // the device, by TESSERA_EMULATOR_LOSE
+std::atomic<bool> lost = false;      // the device, by TESSERA_EMULATOR_LOSE
 thread_local Context current = nullptr;
 /// What the calling thread records; null: nothing.
 thread_local std::shared_ptr<emulator::Recording> recorded;
@@ -748,9 +748,13 @@ Result cuGraphExecDestroy(GraphExec exec) {
   return result;
 }
 
-void emulator_set_places(std::uint64_t places) { Modes::instance().places = places; }
-void emulator_set_copies_block(bool block) { Modes::instance().copies_block = block; }
-void emulator_set_lazy_loading(bool lazy) { Modes::instance().lazy_loading = lazy; }
+std::uint64_t emulator_set_places(std::uint64_t places) {
+  return Modes::instance().places.exchange(places);
+}
+bool emulator_set_copies_block(bool block) {
+  return Modes::instance().copies_block.exchange(block);
+}
+bool emulator_set_lazy_loading(bool lazy) { return Modes::instance().lazy_loading.exchange(lazy); }
 void emulator_restart() { Executor::instance().restart(); }
 void emulator_set_seed(std::uint64_t seed) { Executor::instance().set_seed(seed); }
 void emulator_set_idle(std::int64_t microseconds) {
