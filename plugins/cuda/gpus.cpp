@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdlib>
@@ -49,6 +50,10 @@ void each_function(NvmlApi& api, Use use) {
   use(api.memory, "nvmlDeviceGetMemoryInfo");
 }
 
+/// What a process takes of a device besides its tensors: the driver's context, the kernels, and
+/// those of CUDA's libraries. Its size depends on all of them; this is more than usual.
+constexpr std::size_t reserved_bytes = std::size_t{1} << 30;
+
 /// NVML's library, initialised as long as this lives.
 class Nvml {
  public:
@@ -69,7 +74,8 @@ class Nvml {
     unsigned found = 0;
     return api_ && api_->count(&found) == 0 ? std::optional(static_cast<int>(found)) : std::nullopt;
   }
-  /// `device`: a number, or a name as CUDA_VISIBLE_DEVICES has it.
+  /// What tensors of a new process can have. `device`: a number, or a name as CUDA_VISIBLE_DEVICES
+  /// has it.
   std::optional<DeviceCapacity> memory(const std::string& device) const {
     NvmlDevice handle = nullptr;
     NvmlMemory found;
@@ -80,7 +86,8 @@ class Nvml {
         api_->memory(handle, &found) != 0) {
       return std::nullopt;
     }
-    return DeviceCapacity{.free = found.free, .total = found.total};
+    const std::size_t free = found.free;
+    return DeviceCapacity{.free = free - std::min(free, reserved_bytes), .total = found.total};
   }
 
  private:

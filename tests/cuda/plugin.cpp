@@ -14,6 +14,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -141,6 +142,13 @@ TEST_CASE("GPUs are counted without the driver, so that each rank can open its o
           const Tensor x = ops::to_device(counted(4), cuda(1));
           require(to_doubles(ops::mul_scalar(x, 2))[3] == 6, "the result is wrong");
         }).empty());
+}
+
+TEST_CASE("tensors can have what NVML says is free, less what a context and libraries take") {
+  const std::optional<DeviceCapacity> memory = device_memory(cuda());
+  REQUIRE(memory.has_value());
+  CHECK(memory->total == std::size_t{4} << 30);
+  CHECK(memory->free == std::size_t{3} << 30);
 }
 
 TEST_CASE("a driver that is too old or missing, and a device that does not exist, are refused") {

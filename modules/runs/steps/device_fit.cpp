@@ -13,6 +13,7 @@ module tessera.runs;
 
 import tessera.base;
 import tessera.device;
+import tessera.plugin;
 import tessera.tensor;
 import tessera.collective;
 
@@ -26,6 +27,20 @@ std::int64_t peak_of(const MemoryStatistics& memory, MemoryCategory category) {
 /// What a device holds of it: saved states are on their way to a file in the memory of the host.
 std::int64_t on_device(const MemoryStatistics& memory) {
   return memory.total_peak - peak_of(memory, MemoryCategory::snapshot);
+}
+
+/// What a plugin of collectives may take of a device for a rank's groups, which a plan does not
+/// know: NCCL takes some 0.3 GiB for each. At least one for each axis of several ranks.
+std::int64_t bytes_of_groups(const RunSpec& config, Device device) {
+  constexpr std::int64_t of_a_group = std::int64_t{300} << 20;
+  const std::vector<std::string> kinds =
+      plugin::host().names(collective::CollectivesPlugin::plugin_kind.name);
+  const std::string name = to_string(device);
+  if (config.mesh.device_collectives == collective::DeviceCollectives::host ||
+      std::ranges::find(kinds, name.substr(0, name.find(':'))) == kinds.end()) {
+    return 0;
+  }
+  return of_a_group * std::ranges::count_if(config.mesh.shape, [](auto size) { return size > 1; });
 }
 
 /// The largest number of sequences that divides the rank's and whose step fits; 0: there is none.
@@ -103,18 +118,24 @@ void check_device_memory(const RunSpec& config, const StepMemory& step) {
     const Device device = device_of(config, number, ranks);
     const std::optional<DeviceCapacity> memory = device_memory(device);
     const std::int64_t all = shared ? needed * ranks : needed;
-    if (!memory || static_cast<std::uint64_t>(all) <= memory->free) {
+    const std::int64_t of_groups = memory ? bytes_of_groups(config, device) : 0;
+    if (!memory || static_cast<std::uint64_t>(all + of_groups) <= memory->free) {
       continue;
     }
-    fail_input({.where = config.place("train.device"),
-                .wrong = fmt::format(
-                    "{} has too little memory for {}: {}", to_string(device),
-                    shared ? fmt::format("the steps of {} ranks", ranks) : "a rank's step",
-                    memory_text(step.memory)),
-                .expected = format_bytes(static_cast<std::uint64_t>(all)),
-                .got = fmt::format("{} free of {}", format_bytes(memory->free),
-                                   format_bytes(memory->total)),
-                .advice = advice_for(step, static_cast<std::int64_t>(memory->free), shared)});
+    const std::string kept = of_groups == 0
+                                 ? ""
+                                 : fmt::format(", {} of it for groups of ranks",
+                                               format_bytes(static_cast<std::uint64_t>(of_groups)));
+    fail_input(
+        {.where = config.place("train.device"),
+         .wrong =
+             fmt::format("{} has too little memory for {}: {}", to_string(device),
+                         shared ? fmt::format("the steps of {} ranks", ranks) : "a rank's step",
+                         memory_text(step.memory)),
+         .expected = format_bytes(static_cast<std::uint64_t>(all)),
+         .got = fmt::format("{} free of {}{}", format_bytes(memory->free),
+                            format_bytes(memory->total), kept),
+         .advice = advice_for(step, static_cast<std::int64_t>(memory->free) - of_groups, shared)});
   }
 }
 

@@ -34,6 +34,7 @@ namespace tessera::cuda {
 
 struct ContextData {
   int device = 0;
+  bool made = false;
 };
 struct ModuleData {};
 struct FunctionData {
@@ -399,7 +400,14 @@ Result cuDevicePrimaryCtxRetain(Context* context, DeviceNumber device) {
   if (device < 0 || device >= device_count()) {
     return Result::invalid_device;
   }
-  *context = &contexts[device];
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  ContextData& own = contexts[device];
+  if (!own.made && !Memory::instance().take(device, Modes::instance().context_bytes)) {
+    return Result::out_of_memory;
+  }
+  own.made = true;
+  *context = &own;
   return usable();
 }
 

@@ -52,6 +52,15 @@ void* Memory::allocate(int device, std::size_t bytes) {
   return closed_ + begin;
 }
 
+bool Memory::take(int device, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (used_[device] + bytes > device_bytes) {
+    return false;
+  }
+  used_[device] += bytes;
+  return true;
+}
+
 bool Memory::free(void* data) {
   const std::lock_guard lock(mutex_);
   if (!is_device(data)) {

@@ -23,6 +23,8 @@ class Memory {
   /// Memory full of NaN, aligned to 4096 and at least as far from the next; null: the device has no
   /// more.
   void* allocate(int device, std::size_t bytes);
+  /// Takes bytes of a device for ever; false: it has not so many.
+  bool take(int device, std::size_t bytes);
   /// False: nothing begins there.
   bool free(void* data);
   void* allocate_pinned(std::size_t bytes);

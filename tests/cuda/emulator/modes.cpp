@@ -29,11 +29,13 @@ Modes::Modes(std::uint64_t drawn_by) : seed(drawn_by) {
   constexpr std::size_t drawn_places[] = {6, 12, 40, 1024};
   places = drawn_places[numbers() % std::size(drawn_places)];
   copies_block = numbers() % 3 != 0;
+  context_bytes = (std::size_t{200} + numbers() % 800) << 20;
 }
 
 std::string Modes::describe() const {
   return text("TESSERA_EMULATOR_MODES=", seed, " (a stream's queue takes ", places.load(),
-              " tasks, copies of ordinary memory ", copies_block ? "block" : "are late", ")");
+              " tasks, copies of ordinary memory ", copies_block ? "block" : "are late",
+              ", a context takes ", context_bytes >> 20, " MiB)");
 }
 
 }  // namespace emulator

@@ -26,6 +26,9 @@ struct Modes {
   /// "TESSERA_EMULATOR_MODES=3 (a stream's queue takes 12 tasks, ...)".
   std::string describe() const;
 
+  /// What a context takes of its device.
+  std::size_t context_bytes = std::size_t{700} << 20;
+
  private:
   explicit Modes(std::uint64_t drawn_by);
 };
