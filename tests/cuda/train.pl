@@ -175,7 +175,7 @@ if ($run eq 'one_rank') {
   my @large = ('model.dim=1024', 'model.heads=16', 'model.kv_heads=16', 'model.ffn_dim=4096');
   my %refused = (
     'share the parameters \(FSDP\) over more ranks' => [refusal(@large, 'model.layers=20')],
-    'set train\.micro_batch = 128, which fits' => [refusal(@large, 'model.layers=8', 'train.batch=1024')],
+    'set train\.micro_batch = 64, which fits' => [refusal(@large, 'model.layers=8', 'train.batch=1024')],
   );
   for my $advice (keys %refused) {
     my ($text) = @{$refused{$advice}};
@@ -184,7 +184,7 @@ if ($run eq 'one_rank') {
   }
   my $too_large = refusal(@large, 'model.layers=8', 'train.batch=1024', 'train.micro_batch=256');
   die "what fits without a context is not refused:\n$too_large" unless $too_large =~ /\(expected 4\.0 GiB, got 3\.0 GiB free/;
-  my $fits = refusal(@large, 'model.layers=8', 'train.batch=1024', 'train.micro_batch=128');
+  my $fits = refusal(@large, 'model.layers=8', 'train.batch=1024', 'train.micro_batch=64');
   die "what fits is refused:\n$fits" unless $fits eq 'nothing is refused';
 }
 

@@ -45,9 +45,13 @@ std::int64_t bytes_of_groups(const RunSpec& config, Device device) {
 
 /// The largest number of sequences that divides the rank's and whose step fits; 0: there is none.
 std::int64_t fitting_rows(const StepMemory& step, std::int64_t available) {
-  const std::int64_t of_rows = peak_of(step.memory, MemoryCategory::activation) +
-                               peak_of(step.memory, MemoryCategory::workspace);
-  const std::int64_t others = on_device(step.memory) - of_rows;
+  // With fewer rows the peak may be elsewhere, so all others count in full, also the workspace,
+  // which may have one size for any number of rows.
+  const std::int64_t of_rows = peak_of(step.memory, MemoryCategory::activation);
+  std::int64_t others = -of_rows - peak_of(step.memory, MemoryCategory::snapshot);
+  for (const std::int64_t peak : step.memory.peak) {
+    others += peak;
+  }
   for (std::int64_t rows = step.micro - 1; rows > 0; --rows) {
     if (step.rows % rows == 0 && others + of_rows * rows / step.micro <= available) {
       return rows;
