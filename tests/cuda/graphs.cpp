@@ -106,6 +106,8 @@ TEST_CASE("a graph is what a stream would have queued, with the memory that it h
 TEST_CASE("what cannot be recorded is an error, and the stream works afterwards") {
   const Stream stream = current_stream(cuda());
   const Tensor x = ops::to_device(counted(4), cuda());
+  stream.launch([] {});  // begins the thread of the stream's functions
+  stream.synchronize();
   CHECK_THROWS_WITH(DeviceGraph::record(stream, [&] { to_doubles(x); }),
                     Catch::Contains("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"));
   CHECK_THROWS_WITH(DeviceGraph::record(stream, [&] { stream.launch([] {}); }),
