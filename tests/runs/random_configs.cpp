@@ -65,7 +65,9 @@ TEST_CASE("a random config is refused by its line, or its text is read back as t
   int accepted = 0;
   property("config", 2000, [&] {
     const std::vector<Setting> all = *settings(keys, 5);
-    std::string text = "data.text = [\"/a.txt\"]\n";
+    // Whole paths: a default is beside the config, wherever that is.
+    std::string text =
+        "data.text = [\"/a.txt\"]\ncheckpoint.folder = \"/c\"\nlog.metrics = \"/m\"\n";
     for (const Setting& setting : all) {
       text += setting.path + " = " + setting.value + "\n";
     }
@@ -79,7 +81,9 @@ TEST_CASE("a random config is refused by its line, or its text is read back as t
     ++accepted;
     const std::string written = tessera::app::to_toml(spec);
     const runs::RunSpec back = tessera::app::parse_config(written, "/elsewhere/run.toml");
-    check(runs::to_json(back) == runs::to_json(spec), text + "is read back otherwise:\n" + written);
+    check(runs::to_json(back) == runs::to_json(spec), text + "is read back otherwise:\n" + written +
+                                                          runs::to_json(spec) + "\n" +
+                                                          runs::to_json(back));
     check(tessera::app::to_toml(back) == written, "the text of the text differs:\n" + written);
   });
   CHECK(accepted > 500);
