@@ -300,7 +300,7 @@ DeviceGraph DeviceGraph::record(const Stream& stream, const std::function<void()
   } catch (...) {
     try {
       driver.free_graph(driver.end_graph(stream.native()));
-    } catch (const Error&) {  // the first error says more
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the first error says more
     }
     throw;
   }
