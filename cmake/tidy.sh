@@ -18,7 +18,7 @@ headers=$(
 tidy() {
   [[ -e $1 ]] || return 0 # of a target that is built on request only
   local modules key findings
-  modules=$(grep -oE '"tessera\.[a-z_.]*' "$1.modmap" 2>/dev/null | sort -u |
+  modules=$(grep -oE '"tessera\.[a-z0-9_.]*' "$1.modmap" 2>/dev/null | sort -u |
     sed -E 's#"tessera\.app\.#apps/tessera/#; s#"tessera\.(conformance|plugin_suite)$#apps/\1#; s#"tessera\.#modules/#' || true)
   # shellcheck disable=SC2086 # one word for each module
   key=$({ echo "$headers"; cat "$2"; [[ -z $modules ]] || find $modules -name '*.cppm' -exec sha256sum {} + | sort; } |
