@@ -59,8 +59,8 @@ void watched(Device device, const Wait& wait) {
 }
 
 /// Pinned memory through which a device copies the host's ordinary memory. A driver copies such
-/// memory itself, too, but it may block behind all work of the stream, where nobody looks whether
-/// another rank has died, or read it later. Here every wait is watched.
+/// memory itself, too, but it may block until the stream's earlier work is done, while nobody looks
+/// whether another rank has died; or it may read the memory later. Here every wait is watched.
 class Staging {
  public:
   static Staging& of(Device device) {
@@ -242,10 +242,11 @@ void Stream::copy(void* to, const void* from, std::size_t bytes, CopyKind kind) 
   if (bytes == 0) {
     return;
   }
-  if (!(device() == cpu) && kind == CopyKind::to_device) {
+  const bool stages = !(device() == cpu);
+  if (stages && kind == CopyKind::to_device) {
     Staging::of(device()).to_device(*this, static_cast<std::byte*>(to),
                                     static_cast<const std::byte*>(from), bytes);
-  } else if (!(device() == cpu) && kind == CopyKind::to_host && !is_pinned(device(), to)) {
+  } else if (stages && kind == CopyKind::to_host && !is_pinned(device(), to)) {
     Staging::of(device()).to_host(*this, static_cast<std::byte*>(to),
                                   static_cast<const std::byte*>(from), bytes);
   } else {

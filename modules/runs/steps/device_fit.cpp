@@ -35,9 +35,9 @@ std::int64_t bytes_of_groups(const RunSpec& config, Device device) {
   constexpr std::int64_t of_a_group = std::int64_t{300} << 20;
   const std::vector<std::string> kinds =
       plugin::host().names(collective::CollectivesPlugin::plugin_kind.name);
-  const std::string name = to_string(device);
-  if (config.mesh.device_collectives == collective::DeviceCollectives::host ||
-      std::ranges::find(kinds, name.substr(0, name.find(':'))) == kinds.end()) {
+  const bool has_groups = std::ranges::any_of(
+      kinds, [&](const std::string& kind) { return device_type(kind) == device.type; });
+  if (config.mesh.device_collectives == collective::DeviceCollectives::host || !has_groups) {
     return 0;
   }
   return of_a_group * std::ranges::count_if(config.mesh.shape, [](auto size) { return size > 1; });
