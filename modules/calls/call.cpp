@@ -86,8 +86,8 @@ std::string to_string(const Call& call) {
   if (form.combine == Combine::reduce) {
     text += fmt::format(", {}", tessera::name_of(call.reduce));
   }
-  if (!form.number.empty()) {
-    text += fmt::format(", {} {}", form.number, call.root);
+  if (!form.root_name.empty()) {
+    text += fmt::format(", {} {}", form.root_name, call.root);
   }
   if (const std::string moved = noted().name_of(call.shape); !moved.empty()) {
     text += fmt::format(", '{}'", moved);

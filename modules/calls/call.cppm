@@ -55,8 +55,8 @@ std::int64_t identity_of(std::string_view name);
 /// Says that calls with this `shape` move this.
 void note_call(std::uint64_t shape, PayloadIdentity moved);
 
-/// What the calling thread is at, in words, for errors about its calls; empty: nothing is known. A
-/// module above, which knows it, sets the function when the library is loaded.
+/// What the calling thread is doing ("in module 'layers.3'"), for errors about its calls; empty:
+/// nothing is known. A module above sets the function when the library is loaded.
 std::string work_in_words();
 void set_work_in_words(std::string (*say)());
 

@@ -25,46 +25,46 @@ std::int64_t piece_of(const Segment& segment, int member) {
 
 // The reads of each kind. A row is `call.count` elements.
 
-Read whole_row(const Pair& p) { return {0, p.call.count, 0}; }
-Read row_of_member(const Pair& p) { return {0, p.call.count, p.call.count * p.member}; }
-Read row_of_reader(const Pair& p) { return {p.call.count * p.reader, p.call.count, 0}; }
-Read rows_crossed(const Pair& p) {
+Read whole_row(const ReadRequest& p) { return {0, p.call.count, 0}; }
+Read row_of_member(const ReadRequest& p) { return {0, p.call.count, p.call.count * p.member}; }
+Read row_of_reader(const ReadRequest& p) { return {p.call.count * p.reader, p.call.count, 0}; }
+Read rows_crossed(const ReadRequest& p) {
   return {p.call.count * p.reader, p.call.count, p.call.count * p.member};
 }
 
 /// Only the root reads, or is read.
-template <Read (*Of)(const Pair&)>
-Read by_root(const Pair& p) {
+template <Read (*Of)(const ReadRequest&)>
+Read by_root(const ReadRequest& p) {
   return p.reader == p.call.root ? Of(p) : Read{};
 }
-template <Read (*Of)(const Pair&)>
-Read from_root(const Pair& p) {
+template <Read (*Of)(const ReadRequest&)>
+Read from_root(const ReadRequest& p) {
   return p.member == p.call.root ? Of(p) : Read{};
 }
 
 /// Reads the row of the member that is `root` places before the reader, around the end of the
 /// group.
-Read row_of_predecessor(const Pair& p) {
+Read row_of_predecessor(const ReadRequest& p) {
   return (p.member + p.call.root) % p.size == p.reader ? whole_row(p) : Read{};
 }
 
 /// A rank's piece of what is reduced in two phases, and where it is in both.
-Read piece(const Pair& p, int rank) {
+Read piece(const ReadRequest& p, int rank) {
   const std::size_t element = size_of(p.call.dtype);
   const std::int64_t begin = piece_begin(p.array.total, element, p.size, rank);
   return {begin, piece_begin(p.array.total, element, p.size, rank + 1) - begin, begin};
 }
-Read piece_of_reader(const Pair& p) { return piece(p, p.reader); }
-Read piece_of_member(const Pair& p) { return piece(p, p.member); }
+Read piece_of_reader(const ReadRequest& p) { return piece(p, p.reader); }
+Read piece_of_member(const ReadRequest& p) { return piece(p, p.member); }
 
-Read segment_of_member(const Pair& p) {
+Read segment_of_member(const ReadRequest& p) {
   return {0, piece_of(p.array, p.member), p.array.chunk * p.member};
 }
-Read segment_of_reader(const Pair& p) {
+Read segment_of_reader(const ReadRequest& p) {
   return {p.array.chunk * p.reader, piece_of(p.array, p.reader), 0};
 }
 
-Read counted(const Pair& p) {
+Read counted(const ReadRequest& p) {
   const auto reader = static_cast<std::size_t>(p.reader);
   const auto member = static_cast<std::size_t>(p.member);
   Read read;
@@ -112,35 +112,35 @@ constexpr CallForm forms[] = {
     {.kind = CallKind::broadcast,
      .name = "broadcast",
      .read = from_root<whole_row>,
-     .number = "root",
+     .root_name = "root",
      .for_all = true},
     {.kind = CallKind::scatter,
      .name = "scatter",
      .read = from_root<row_of_reader>,
-     .number = "root",
+     .root_name = "root",
      .divides = true},
     {.kind = CallKind::scatter_counts,
      .name = "scatter with counts",
      .variant_of = CallKind::scatter,
      .read = counted,
-     .number = "root",
+     .root_name = "root",
      .divides = true,
      .counts = true},
     {.kind = CallKind::gather,
      .name = "gather",
      .read = by_root<row_of_member>,
-     .number = "root",
+     .root_name = "root",
      .joins = true},
     {.kind = CallKind::reduce,
      .name = "reduce",
      .read = by_root<whole_row>,
      .combine = Combine::reduce,
-     .number = "root"},
+     .root_name = "root"},
     {.kind = CallKind::shift,
      .name = "shift",
      .variant_of = CallKind::all_to_all,
      .read = row_of_predecessor,
-     .number = "by"},
+     .root_name = "by"},
     {.kind = CallKind::all_gather_segments,
      .name = "all_gather of segments",
      .variant_of = CallKind::all_gather,
@@ -162,11 +162,14 @@ constexpr CallForm forms[] = {
      .combine = Combine::reduce,
      .list = true,
      .gather = piece_of_member},
-    {.kind = CallKind::send, .name = "send", .variant_of = CallKind::all_to_all, .number = "root"},
+    {.kind = CallKind::send,
+     .name = "send",
+     .variant_of = CallKind::all_to_all,
+     .root_name = "root"},
     {.kind = CallKind::receive,
      .name = "receive",
      .variant_of = CallKind::all_to_all,
-     .number = "root"},
+     .root_name = "root"},
 };
 
 consteval bool in_order() {
@@ -209,7 +212,7 @@ std::int64_t received_bytes(const Call& call, std::span<const Segment> arrays, i
   std::int64_t elements = 0;
   for (const Segment& array : arrays) {
     for (int member = 0; form.read != nullptr && member < size; ++member) {
-      const Pair pair{call, array, size, rank, member, nullptr, receive_begins};
+      const ReadRequest pair{call, array, size, rank, member, nullptr, receive_begins};
       if (form.gather != nullptr) {
         elements += form.gather(pair).count;
       } else if (member != rank) {

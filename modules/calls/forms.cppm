@@ -15,7 +15,7 @@ struct Read {
 };
 
 /// Which read is asked for.
-struct Pair {
+struct ReadRequest {
   const Call& call;
   const Segment& array;  ///< of lists: one of their tensors
   int size;              ///< of the group
@@ -43,10 +43,10 @@ struct CallForm {
   /// The kind that this one is a variant of, as which operators and reports know it; none: itself.
   std::optional<CallKind> variant_of = {};
   /// Null: nothing moves.
-  Read (*read)(const Pair&) = nullptr;
+  Read (*read)(const ReadRequest&) = nullptr;
   Combine combine = Combine::copy;
-  /// Name of Call::root: "root"; "": the kind has none.
-  std::string_view number = {};
+  /// What texts call Call::root: "root"; "": the kind has none.
+  std::string_view root_name = {};
   /// What is read of a member is the same for all readers.
   bool for_all = false;
   /// A source has a row for each member: it is the whole that the call divides.
@@ -59,9 +59,9 @@ struct CallForm {
   bool counts = false;
   /// For a reduction in two phases: the part that each rank reads, in the second one, of those that
   /// each member has reduced in the first one. All readers read the same.
-  Read (*gather)(const Pair&) = nullptr;
+  Read (*gather)(const ReadRequest&) = nullptr;
   /// The reads of a reduction in one phase instead, where that is faster: of little data.
-  Read (*at_once)(const Pair&) = nullptr;
+  Read (*at_once)(const ReadRequest&) = nullptr;
 };
 
 /// The form of the calls of a kind.

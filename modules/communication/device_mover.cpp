@@ -142,8 +142,8 @@ void DeviceMover::issue(const Operation& operation) {
   in_flight_.back().done = std::move(done);
 }
 
-bool DeviceMover::copy_whole(const Operation& op, const Segment& array, Read (*read)(const Pair&),
-                             bool results) {
+bool DeviceMover::copy_whole(const Operation& op, const Segment& array,
+                             Read (*read)(const ReadRequest&), bool results) {
   const std::size_t element = size_of(op.call.dtype);
   const void* const from = results ? array.destination : array.source;
   std::int64_t count = 0;
@@ -206,7 +206,8 @@ std::unique_ptr<DeviceMemory> DeviceMover::stage_overwritten(std::vector<DeviceM
   return memory;
 }
 
-void DeviceMover::copy(const Operation& op, Read (*read)(const Pair&), bool for_all, bool results) {
+void DeviceMover::copy(const Operation& op, Read (*read)(const ReadRequest&), bool for_all,
+                       bool results) {
   const std::size_t element = size_of(op.call.dtype);
   sends_.clear();
   receives_.clear();

@@ -49,10 +49,10 @@ class DeviceMover {
   /// Tells the group of the segments of its device.
   class Registration;
 
-  void copy(const Operation& op, Read (*read)(const Pair&), bool for_all, bool results);
+  void copy(const Operation& op, Read (*read)(const ReadRequest&), bool for_all, bool results);
   /// Where what all ranks read alike is a whole form of the group's, in one array. Whether it was
   /// queued.
-  bool copy_whole(const Operation& op, const Segment& array, Read (*read)(const Pair&),
+  bool copy_whole(const Operation& op, const Segment& array, Read (*read)(const ReadRequest&),
                   bool results);
   void reduce(const Operation& op);
   /// Where all arrays are reduced whole, or in rows of one length. Whether it was queued.

@@ -60,11 +60,11 @@ class GroupView {
   std::byte* result_of(int member, std::size_t array, const Operation& op) const;
 
   /// The question what this rank reads of a member.
-  Pair reads_of(const Operation& op, const Segment& array, int member) const {
+  ReadRequest reads_of(const Operation& op, const Segment& array, int member) const {
     return pair(op, array, rank_, member);
   }
   /// The question what a reader reads of this rank.
-  Pair read_by(const Operation& op, const Segment& array, int reader) const {
+  ReadRequest read_by(const Operation& op, const Segment& array, int reader) const {
     return pair(op, array, reader, rank_);
   }
 
@@ -117,8 +117,8 @@ class GroupView {
   void find_machines();
   /// `sent`: until what this rank sends has left.
   void wait_for_member(Counter& counter, const Operation& op, int member, bool sent) const;
-  Pair pair(const Operation& op, const Segment& array, int reader, int member) const {
-    Pair made{op.call, array, size_, reader, member};
+  ReadRequest pair(const Operation& op, const Segment& array, int reader, int member) const {
+    ReadRequest made{op.call, array, size_, reader, member};
     if (op.form->counts) [[unlikely]] {  // each rank knows its own only
       made.send_begins = member == rank_ ? op.send_begins.data() : nullptr;
       made.receive_begins = reader == rank_ ? op.receive_begins.data() : nullptr;

@@ -14,13 +14,13 @@ struct Operation {
   Call call;
   Segment array{};                          ///< what moves, where the call is not of a list
   std::vector<Segment> segments{};          ///< of a list
-  std::vector<std::int64_t> send_begins{};  ///< with counts: see Pair
+  std::vector<std::int64_t> send_begins{};  ///< with counts: see ReadRequest
   std::vector<std::int64_t> receive_begins{};
   ReduceSegmentsOptions options{};
 
-  const CallForm* form = nullptr;       ///< null: prepare() looks it up
-  Read (*read)(const Pair&) = nullptr;  ///< of the first phase; null: nothing moves
-  bool announced = false;               ///< devices move its data; it is compared and recorded
+  const CallForm* form = nullptr;              ///< null: prepare() looks it up
+  Read (*read)(const ReadRequest&) = nullptr;  ///< of the first phase; null: nothing moves
+  bool announced = false;  ///< devices move its data; it is compared and recorded
 
   Phase phase = Phase::gathering_peers;
   bool two_phase = false;
@@ -37,7 +37,7 @@ struct Operation {
            (member >= options.terms.first && member < options.terms.first + options.terms.count);
   }
   /// What is read in the first phase: of a reduction, of its terms only.
-  Read read_of(const Pair& pair) const { return is_term(pair.member) ? read(pair) : Read{}; }
+  Read read_of(const ReadRequest& pair) const { return is_term(pair.member) ? read(pair) : Read{}; }
 
   std::span<const Segment> arrays() const {
     return form != nullptr && form->list ? std::span<const Segment>(segments)

@@ -580,12 +580,12 @@ std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
   const auto keys = static_cast<int>(shape.kv_heads);
   for (std::int64_t number = 0; number < shape.layers; ++number) {
     const auto add = [&](const std::string& own, const std::string& stored, int part, int parts,
-                         int taken) {
+                         int parts_taken) {
       all.push_back({.parameter = layer_name(number) + own + ".weight",
                      .tensor = layer_name(number) + stored + ".weight",
                      .part = part,
                      .parts = parts,
-                     .taken = taken});
+                     .parts_taken = parts_taken});
     };
     const std::string attention = "self_attn.";
     add(attention + "q_proj", attention + "qkv_proj", 0, heads + 2 * keys, heads);

@@ -17,8 +17,8 @@ struct HubTensor {
   bool transposed = false;  // the folder's is [in, out], as of transformers' Conv1D
   int part = 0;   // the first of its parts, of `parts` equal ones along dim 0 of the parameter's
   int parts = 1;  // layout, which is the folder's last dim where it is transposed
-  int taken = 1;  // how many of them it has
-  int dim = 0;    // of the folder's tensor, along which the parts are where it is not transposed
+  int parts_taken = 1;  // how many of them it has
+  int dim = 0;  // of the folder's tensor, along which the parts are where it is not transposed
   /// The parameter's dim 0 counts tensors of the folder, which lack that dim: their names have the
   /// number, from 0, in the place of `*`. Neither transposed nor a part.
   bool stacked = false;

@@ -34,8 +34,8 @@ import tessera.nn;
 namespace tessera::parallel {
 bool gradient_sync_enabled() { return step_context().sums_gradients; }
 
-std::vector<Leaves> tree_nodes(Leaves leaves) {
-  std::vector<Leaves> nodes;
+std::vector<LeafRange> tree_nodes(LeafRange leaves) {
+  std::vector<LeafRange> nodes;
   while (leaves.count > 0) {
     auto size = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(leaves.count)));
     while (leaves.first % size != 0) {
@@ -61,7 +61,8 @@ std::int64_t ranks_along(const DeviceMesh& mesh, std::span<const int> axes) {
 
 }  // namespace
 
-TreeSums tree_sums(const DeviceMesh& mesh, std::span<const int> batch_axes, const Leaves& leaves) {
+TreeSums tree_sums(const DeviceMesh& mesh, std::span<const int> batch_axes,
+                   const LeafRange& leaves) {
   TreeSums sums{.mesh = mesh, .leaves = leaves};
   for (const int axis : batch_axes) {
     if (mesh.axis_size(axis) > 1) {
@@ -85,8 +86,8 @@ std::vector<collective::MemberRange> terms_of_sums(std::span<const int> axes) {
     }
   }
   const std::int64_t summed = ranks_along(tree->mesh, further);
-  const Leaves leaves = {tree->leaves.first / summed, tree->leaves.count / summed};
-  const std::vector<Leaves> nodes = tree_nodes(leaves);
+  const LeafRange leaves = {tree->leaves.first / summed, tree->leaves.count / summed};
+  const std::vector<LeafRange> nodes = tree_nodes(leaves);
   const std::int64_t ranks = ranks_along(tree->mesh, axes);
   if (nodes.size() == 1 && nodes.front().count == ranks) {
     return one_sum;
@@ -94,7 +95,7 @@ std::vector<collective::MemberRange> terms_of_sums(std::span<const int> axes) {
   require(ranks * summed == ranks_along(tree->mesh, tree->axes),
           "virtual shards: a gradient is summed over features and over the batch in one call");
   std::vector<collective::MemberRange> sums;
-  for (const Leaves& node : nodes) {
+  for (const LeafRange& node : nodes) {
     sums.push_back({static_cast<std::int32_t>(node.first - leaves.first),
                     static_cast<std::int32_t>(node.count)});
   }

@@ -14,10 +14,11 @@ bool gradient_sync_enabled();
 
 /// The fewest nodes of the tree that have just these leaves, in order: of leaves 3 to 7, they are
 /// 3, (4 5) (6 7). Each has a power of two of leaves.
-std::vector<Leaves> tree_nodes(Leaves leaves);
+std::vector<LeafRange> tree_nodes(LeafRange leaves);
 
 /// Sums by the tree along these axes of the mesh, those that split the batch; see TreeSums.
-TreeSums tree_sums(const DeviceMesh& mesh, std::span<const int> batch_axes, const Leaves& leaves);
+TreeSums tree_sums(const DeviceMesh& mesh, std::span<const int> batch_axes,
+                   const LeafRange& leaves);
 /// How a style sums gradients over the ranks of these axes: the terms of each sum, among the ranks
 /// of the group. Without StepContext::tree_sums, and where the ranks' leaves are one node, this is
 /// one sum of all. Where they are several nodes, so are the sums: the last one becomes a

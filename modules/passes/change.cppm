@@ -8,9 +8,9 @@ import :editor;
 
 export namespace tessera::graph {
 
-/// What the host must know of a change before it uses it. With the functions that a change has,
-/// these facts decide where it may be used: nobody asks for its name. One that is not so is an
-/// error where that shows.
+/// What the host must know of a change before it uses it. These facts, and which functions the
+/// change has, decide where it may be used; its name does not. A false fact is an error as soon as
+/// a check sees it.
 struct ChangeFacts {
   /// It leaves the bits of inputs and outputs, and the communication. Programs are compared after
   /// it (see verify_same), and steps with replaced modules by graph.verify. Only such a change is a

@@ -23,10 +23,10 @@ struct Access {
   PlaceIndex completed = {};
   /// For a wait for a collective: the place of the instruction that issues it.
   PlaceIndex issued = {};
-  /// For an issue of a collective: its group; and for a wait for one that leaves memory
-  /// of the program to readers. That memory is free where a later issue of the group is complete,
-  /// so one does not pass the other.
+  /// For an issue of a collective: its group.
   GroupIndex issues_in = {};
+  /// For a wait after which peers may still read memory of the program: the group. A later issue of
+  /// that group frees the memory, so it does not move before this wait, nor this wait after it.
   GroupIndex leaves_in = {};
 };
 

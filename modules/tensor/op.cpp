@@ -217,8 +217,8 @@ std::int64_t received_bytes(const CollectiveContext& context) {
     } else if (form.divides || form.joins) {
       call.count = total / size;
     }
-    if (!form.number.empty()) {
-      const std::int64_t number = integer_of(context, form.number);
+    if (!form.root_name.empty()) {
+      const std::int64_t number = integer_of(context, form.root_name);
       call.root = static_cast<std::int32_t>((number % size + size) % size);
     }
     bytes += collective::received_bytes(call, {&array, 1}, context.rank, size, nullptr);

@@ -100,15 +100,16 @@ struct BackwardContext {
 
 /// The structure in C++ of the function that an operator computes, for code that is generated.
 ///
-/// Code of an operator whose one result has at each place a function of what its operands, which
-/// broadcast, have there, and of its dynamic arguments, which are numbers: computed in float
-/// (double for f64), with booleans as 0 or 1, and then rounded to the result's type:
+/// For operators of elements, of which the one result has at each place a function of its operands
+/// there (which broadcast) and of its dynamic arguments:
 ///     template <class T> static T value(T operand..., T number...);
-/// Or of an operator that computes each row of the last dim alone, of `n` elements:
+/// T is float (double for f64); booleans are 0 or 1; the result is rounded to its type.
+///
+/// For operators of rows, which compute each row of the last dim, of `n` elements, alone:
 ///     template <class T> static void row(std::int64_t n, const T* operand..., double number...,
 ///                                        T* result...);
-/// with an operand or a result that each row has once as a pointer to it. T is the type of the
-/// operands; a result of statistics is float (double for f64).
+/// T is the operands' type; statistics are float (double for f64); what a row has once is a
+/// pointer.
 struct Element {
   std::string function = {};  // "tessera::functions::Silu"; empty: none for this call
   std::string_view header =
@@ -202,7 +203,7 @@ using Kernel = void (*)(const Call& call, std::span<Tensor> out);
 /// (of any device); 0: none in this call.
 using WorkspaceBytes = std::size_t (*)(const Call& call, std::span<const Tensor> out);
 
-/// Kind a kind of device computes an operator.
+/// How a kind of device computes an operator.
 struct DeviceKernel {
   Kernel run = nullptr;  // null: it has no kernel
   /// Null: it needs none in any call.
@@ -224,12 +225,13 @@ struct OpExample {
 /// registers it.
 struct Op {
   /// "softmax(x)": the operands. register_op<SoftmaxArgs> appends the arguments: "softmax(x; dim:
-  /// int)". After an operand's name: `?` it may be absent, `...` a list of tensors (the last
-  /// operands only; several lists are of one length and stand one after the other), `!` an
-  /// in-place operator writes it besides operand 0 ("adamw_(parameter, gradient, exp_avg!)"): it is
-  /// never converted, as what is written would be lost with the copy, and the operator moves its
-  /// version. An in-place operator of lists writes each tensor of the first one from those at the
-  /// same place of the others; what stands at different places may lie in different shard orders.
+  /// int)". After an operand's name:
+  ///   `?`    it may be absent;
+  ///   `...`  a list of tensors: the last operands only, and several lists have one length;
+  ///   `!`    an in-place operator writes it besides operand 0, as in "adamw_(parameter, gradient,
+  ///          exp_avg!)": it is never converted (a copy would be written), and its version moves.
+  /// An in-place operator of lists writes tensor i of the first list from tensors i of the others.
+  /// Tensors i and j of a list may have different shard orders.
   std::string schema = {};
 
   /// Global or local shapes and types of the results, from the operands' shapes. Checks them: the

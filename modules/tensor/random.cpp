@@ -95,7 +95,7 @@ void begin_micro_batch(StepContext& context, const RandomPosition& step,
                        const MicroBatch& micro_batch) {
   const MicroBatch& m = micro_batch;
   if (m.parts < 1 || m.batch < 1 || m.batch % m.parts != 0 || m.first < 0 || m.rows < 1 ||
-      m.beyond < 0 || m.beyond >= m.rows || m.rows - m.beyond > m.batch / m.parts - m.first) {
+      m.padding < 0 || m.padding >= m.rows || m.rows - m.padding > m.batch / m.parts - m.first) {
     fail(fmt::format(
         "micro-batch: rows [{}, {}) of each of {} parts are not rows of a step (expected "
         "{} equal parts of the step's {} rows, and 1 or more rows of each part)",

@@ -52,7 +52,7 @@ class ReplayScope {
 /// `step`. All named streams return to `step`, and draws by batch row take the numbers that their
 /// rows have in the whole step. So every micro-batch draws its rows of what a step without
 /// micro-batches draws, and after each of them the streams stand where that step leaves them.
-/// Errors: rows that are not in the step, but those beyond it; parts that are not equal.
+/// Errors: rows that are not in the step, but those of the padding; parts that are not equal.
 void begin_micro_batch(StepContext& context, const RandomPosition& step,
                        const MicroBatch& micro_batch);
 

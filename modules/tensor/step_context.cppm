@@ -15,16 +15,17 @@ struct MicroBatch {
   std::int64_t batch = 0;  // rows of the whole step
   std::int64_t parts = 1;
   std::int64_t first = 0;
-  std::int64_t rows = 0;    // of each part
-  std::int64_t beyond = 0;  // of them: the last ones, which are after the rows of the step
+  std::int64_t rows = 0;  // of each part
+  std::int64_t padding =
+      0;  // of them, at the end: they fill the micro-batch and are not in the step
 };
 
-/// Leaves first to first + count - 1 of the binary tree ((0 1) (2 3)) ((4 5) (6 7)): the virtual
-/// shards of a step, of which ranks compute some at once.
-struct Leaves {
+/// Leaves first to first + count - 1 of the binary tree ((0 1) (2 3)) ((4 5) (6 7)), by which the
+/// virtual shards of a step are summed: those that ranks compute at once.
+struct LeafRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
-  friend bool operator==(const Leaves&, const Leaves&) = default;
+  friend bool operator==(const LeafRange&, const LeafRange&) = default;
 };
 
 /// How gradients are summed so that the number of ranks changes nothing: as nodes of that tree. The
@@ -35,7 +36,7 @@ struct TreeSums {
   /// Those along the batch that have several ranks. All but the first have a power of two of ranks
   /// together, which divides leaves.first and leaves.count.
   std::vector<int> axes = {};
-  Leaves leaves = {};
+  LeafRange leaves = {};
 };
 
 /// What the calling thread computes. A step changes it by StepScope; whoever depends on it reads
@@ -51,10 +52,8 @@ struct StepContext {
   bool sums_gradients = true;
   /// None: each sum over ranks is one sum of all.
   std::optional<TreeSums> tree_sums = {};
-  /// Not 0: micro-batches of one step, or of one evaluation, are computed in an order in which
-  /// forwards follow one another; another number for each such order (new_order()). What is written
-  /// into parameters between two of them is written by all ranks or by none, so that a style need
-  /// not ask the others.
+  /// Not 0: the step, or the evaluation, whose micro-batches are computed, as new_order() numbered
+  /// it. Within one, all ranks write into parameters at the same points, so a style need not ask.
   std::uint64_t order = 0;
   /// The kind of device that is planned for: calls on the meta device book the workspaces of its
   /// kernels, and programs are planned with them.

@@ -336,7 +336,7 @@ struct CompiledStep::State {
     for (const auto& [name, value] : numbers.numbers) {
       plan.set_number(number_name(name), value);
     }
-    plan.set_count(step_numbers::begun.name, step_numbers::begun.of({.done = calls}));
+    plan.set_count(step_numbers::steps_begun.name, step_numbers::steps_begun.of({.done = calls}));
     objects.set_counts(plan);
     return plan;
   }
@@ -347,7 +347,7 @@ struct CompiledStep::State {
     Tensors results;
     const auto in_phase = [&] {
       run_phase(name_of(Phase::step), [&] {
-        objects.begin_sums(plan.count(step_numbers::begun));
+        objects.begin_sums(plan.count(step_numbers::steps_begun));
         results = body(call);
         call.note_models();                  // whose plans end the call too
         objects.finish_sums(call.updated_);  // that are under way

@@ -88,7 +88,7 @@ EagerSteps::MicroPart EagerSteps::Rows::at(std::int64_t step, std::int64_t numbe
           .last = number + 1 == micro_batches()};
 }
 
-Leaves EagerSteps::Rows::shards(std::int64_t number) const {
+LeafRange EagerSteps::Rows::shards(std::int64_t number) const {
   return {.first = number * stride / micro,
           .count = (std::min(all, (number + 1) * stride) - number * stride) / micro};
 }
@@ -278,7 +278,7 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
   const MemoryScope scope(MemoryCategory::activation);
   WholeSums sums;
   Tensor power;
-  finisher.begin(optimizer->parameters(), of_step.count(step_numbers::begun));
+  finisher.begin(optimizer->parameters(), of_step.count(step_numbers::steps_begun));
   of_step.section(SectionKind::gradients, [&] {
     sums = gradients(batch, rows, functions, of_step);
     finisher.finish(optimizer->parameters());
@@ -339,7 +339,7 @@ WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
                            .parts = parts,
                            .first = number * of_each,
                            .rows = of_each,
-                           .beyond = shards_.batch > 0 ? rows.beyond(number) : 0};
+                           .padding = shards_.batch > 0 ? rows.padding(number) : 0};
        },
        .shards = [&](std::int64_t number) { return rows.shards(number); },
        .rows =

@@ -66,11 +66,11 @@ class EagerSteps {
     /// At least 1: a rank without rows takes part too.
     std::int64_t micro_batches() const { return part == 0 ? 1 : part / micro; }
     /// The rows of a micro-batch that follow those of the step, on all ranks together.
-    std::int64_t beyond(std::int64_t number) const {
+    std::int64_t padding(std::int64_t number) const {
       return std::max<std::int64_t>(0, (number + 1) * stride - all);
     }
     /// The virtual shards that the ranks compute as this micro-batch.
-    Leaves shards(std::int64_t number) const;
+    LeafRange shards(std::int64_t number) const;
     /// Micro-batch number `number` of this rank.
     MicroPart at(std::int64_t step, std::int64_t number) const;
     /// Calls `body` for each micro-batch of this rank, in order.

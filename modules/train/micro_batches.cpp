@@ -102,8 +102,8 @@ class GradientTree {
 
   /// Takes the parameters' gradients, which are those of the next virtual shards. `more`: there are
   /// others after them.
-  void add(const Leaves& shards, bool more) {
-    const std::vector<Leaves> nodes = parallel::tree_nodes(shards);
+  void add(const LeafRange& shards, bool more) {
+    const std::vector<LeafRange> nodes = parallel::tree_nodes(shards);
     std::vector<Tensors> sums(nodes.size());
     for (const nn::ParameterPointer& parameter : parameters_) {
       Tensors earlier = parallel::take_earlier_sums(*parameter);
@@ -187,7 +187,7 @@ class InATree final : public MicroBatchOrder {
     StepSums sums;
     GradientTree tree(parameters_, plan_.mesh().size() == 1);
     for (std::int64_t number = 0; number < all.count; ++number) {
-      const Leaves shards = all.shards(number);
+      const LeafRange shards = all.shards(number);
       const std::optional<MicroBatch> place = all.place(number);
       require(place.has_value(), "virtual shards: the rows of a step are not in equal parts");
       const StepScope scope([&](StepContext& step) {
@@ -233,7 +233,7 @@ class InATree final : public MicroBatchOrder {
 
  private:
   /// 0 where none of the shards is this rank's.
-  StepSums exact(const StepSums& sums, const Leaves& shards) const {
+  StepSums exact(const StepSums& sums, const LeafRange& shards) const {
     const NoGrad no_grad;
     const auto digits = [&](const Tensor& x) {
       const Tensor own = optim::exact_term(x, ops::ExactTerm::element);

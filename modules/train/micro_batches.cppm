@@ -26,7 +26,7 @@ struct MicroBatches {
   std::function<std::optional<MicroBatch>(std::int64_t number)> place = {};
   /// With virtual shards: those that the ranks along the batch compute as this micro-batch. Ranks
   /// for which there is none compute what others do, and nothing of it is used.
-  std::function<Leaves(std::int64_t number)> shards = {};
+  std::function<LeafRange(std::int64_t number)> shards = {};
   /// This rank's rows.
   std::function<Tensors(std::int64_t number)> rows = {};
   std::function<MicroLoss(const Tensors& rows)> loss = {};

@@ -22,9 +22,8 @@ struct StepBatch {
   /// The rows of a micro-batch are those of as many parts of the batch, one part after the other;
   /// 0: the plan's. A multiple of them, for a step that will be placed on other ranks.
   std::int64_t parts = 0;
-  /// Parameters are looked at before the next step, or there is none: the update is not left to it
-  /// (see CapturedSteps::set_enabled). Saves, evaluations and state() are right without it, but
-  /// make what was left on its own then.
+  /// No step follows at once: the update is made in this one, not left to the next one (see
+  /// CapturedSteps::set_enabled). Where it is not set, saves, evaluations and state() make it.
   bool last_train_step = false;
 };
 

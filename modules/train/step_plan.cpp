@@ -19,7 +19,7 @@ namespace tessera {
 
 namespace step_numbers {
 
-constinit const StepNumber<std::int64_t, BeforeStep> begun = {
+constinit const StepNumber<std::int64_t, BeforeStep> steps_begun = {
     .name = "begun", .of = [](const BeforeStep& known) { return known.done + 1; }};
 constinit const StepNumber<std::int64_t, BeforeStep> updates = {
     .name = "step", .of = [](const BeforeStep& known) { return known.updates + 1; }};
@@ -52,7 +52,7 @@ StepPlan::StepPlan(Recorder* recorder, const StepGuards& guards)
     : recorder_(recorder), variables_{.streams = random_state(), .guards = guards} {}
 
 void StepPlan::know(const BeforeStep& known) {
-  set(step_numbers::begun, known);
+  set(step_numbers::steps_begun, known);
   set(step_numbers::updates, known);
   set(step_numbers::loss_share, known);
   set(step_numbers::max_value, known);

@@ -48,7 +48,8 @@ struct StepNumber {
 
 namespace step_numbers {
 
-extern const StepNumber<std::int64_t, BeforeStep> begun;    // of this step, from 1: sums have it
+extern const StepNumber<std::int64_t, BeforeStep>
+    steps_begun;  // with this one; sums of gradients count by it
 extern const StepNumber<std::int64_t, BeforeStep> updates;  // "step": of this update, from 1
 /// What each sum of losses is multiplied by: 1 / weight. The scaler's factor is an input instead
 /// (Role::scaler_factor).
@@ -105,7 +106,7 @@ struct StepInput {
   Tensor value = {};  // local
   Role role = Role::other;
   int micro_batch = 0;                              // of rows
-  MemoryCategory category = MemoryCategory::other;  // where its memory is booked on nothing
+  MemoryCategory category = MemoryCategory::other;  // of its memory, where that has none yet
 };
 /// By the names that they have in programs.
 using StepInputs = std::map<std::string, StepInput>;

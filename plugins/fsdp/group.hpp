@@ -29,19 +29,18 @@ struct Reduction {
   std::vector<Part> parts = {};
 };
 
-/// Parameters that are gathered, freed and reduced together: of one type, and computed with in one
-/// type. Between uses each is a shard in one flat buffer that peers
-/// can read. Where forward computes in another type, or a parameter is not sharded along dim 0,
-/// they read a copy in that type with the sharded dim outermost instead, which is made again when
-/// the shard was written; of a parameter with an extension, what the extension makes of the shard.
-/// The gathered values are in another storage, whose memory is released and restored while its
-/// identity stays; their sharded dim is outermost too.
+/// Parameters that are gathered, freed and reduced together. They have one type, and forward
+/// computes with them in one type.
 ///
-/// A write to a shard is detected by the version of its storage. The next forward gathers again;
-/// what autograd saved of the values before is then an error in backward, as on one device.
+/// Shards lie in one flat buffer that peers read. They read a copy instead, with the sharded dim
+/// outermost, where that is not dim 0, where forward has another type, and where an extension
+/// makes something else of the shard; the copy is made again after a write to the shard.
 ///
-/// All communication is operators on local tensors. On the meta device (a trial of a step before
-/// the ranks start) the same calls have shapes only, and nobody communicates.
+/// Gathered values have a storage of their own, whose memory comes and goes while its identity
+/// stays. A write to a shard (seen by its storage's version) makes the next forward gather again;
+/// a backward that needs the values before is an error, as on one device.
+///
+/// All communication is operators on local tensors; on the meta device they have shapes only.
 class Group {
  public:
   /// `of_one_stage`: the rank has several stages, and other stages' backwards leave the group

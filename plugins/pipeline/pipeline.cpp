@@ -53,7 +53,7 @@ const OptionTable<PipelineOptions>& options_table() {
   static const auto table =
       OptionTable<P>()
           .add("schedule", &P::schedule,
-               "`gpipe`, `1f1b`, `interleaved`, `zero_bubble` or `zero_bubble_v`.")
+               fmt::format("One of `{}`.", fmt::join(pipeline::schedule_kind_names(), "`, `")))
           .add("schedule_file", &P::schedule_file, "A file with a schedule, instead.")
           .add("stages_per_rank", &P::stages_per_rank,
                "How many stages a rank has. 0: the least that the schedule takes: 2 of "

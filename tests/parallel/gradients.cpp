@@ -55,10 +55,10 @@ class Stack final : public nn::Module {
 };
 
 /// Of a tree of 64 leaves: whether they are one node, from the definition.
-bool is_node(const Leaves& leaves) {
+bool is_node(const LeafRange& leaves) {
   for (std::int64_t size = 1; size <= 64; size *= 2) {
     for (std::int64_t first = 0; first < 64; first += size) {
-      if (leaves == Leaves{first, size}) {
+      if (leaves == LeafRange{first, size}) {
         return true;
       }
     }
@@ -317,9 +317,9 @@ TEST_CASE("leaves of a tree are the fewest nodes") {
   for (std::int64_t first = 0; first < 20; ++first) {
     for (std::int64_t count = 0; count < 20; ++count) {
       INFO(first << " " << count);
-      const std::vector<Leaves> nodes = parallel::tree_nodes({first, count});
+      const std::vector<LeafRange> nodes = parallel::tree_nodes({first, count});
       std::int64_t at = first;
-      for (const Leaves& node : nodes) {
+      for (const LeafRange& node : nodes) {
         CHECK(node.first == at);
         CHECK(is_node(node));
         at += node.count;
@@ -334,7 +334,7 @@ TEST_CASE("leaves of a tree are the fewest nodes") {
 
 TEST_CASE("sums over ranks are nodes of the tree over virtual shards") {
   using Terms = std::vector<collective::MemberRange>;
-  const auto terms = [](const DeviceMesh& mesh, const Leaves& leaves, std::vector<int> axes) {
+  const auto terms = [](const DeviceMesh& mesh, const LeafRange& leaves, std::vector<int> axes) {
     const std::vector<int> batch = {0, 1};
     const StepScope scope(
         [&](StepContext& step) { step.tree_sums = parallel::tree_sums(mesh, batch, leaves); });

@@ -112,7 +112,7 @@ HubWeights::HubWeights(const TensorSource& folder, const models::ModelFamily& fa
       continue;  // a later comparison finds that the parameter is missing
     }
     TensorInfo info = folder.info(found->second);
-    info.shape[parts_dim(entry)] = info.shape[parts_dim(entry)] / entry.parts * entry.taken;
+    info.shape[parts_dim(entry)] = info.shape[parts_dim(entry)] / entry.parts * entry.parts_taken;
     info.shape = turned(info.shape, entry);
     entry.tensor = found->second;
     used.insert(entry.tensor);
@@ -198,7 +198,8 @@ HubExport::HubExport(const TensorSource& model, const std::string& prefix,
       continue;
     }
     TensorInfo stored{info.dtype, turned(info.shape, entry)};
-    stored.shape[parts_dim(entry)] = stored.shape[parts_dim(entry)] / entry.taken * entry.parts;
+    stored.shape[parts_dim(entry)] =
+        stored.shape[parts_dim(entry)] / entry.parts_taken * entry.parts;
     tensors_.emplace(entry.tensor, stored);
     parts_[entry.tensor].push_back(entry);
   }
@@ -237,7 +238,7 @@ void HubExport::copy_box(const std::string& name, const LocalPart& box, const Te
     const std::int64_t extent = shape[dim] / entry.parts;
     const std::int64_t begin = std::max(box.offset[dim], entry.part * extent);
     const std::int64_t end =
-        std::min(box.offset[dim] + box.shape[dim], (entry.part + entry.taken) * extent);
+        std::min(box.offset[dim] + box.shape[dim], (entry.part + entry.parts_taken) * extent);
     if (begin >= end) {
       continue;
     }

@@ -110,14 +110,13 @@ void receive_(const Tensor& x, int from, std::int64_t tag, Ranks group);
 /// The order of rows that belong to groups and come from, or go to, ranks: by rank and then by
 /// group, or by group and then by rank.
 enum class RowOrder : std::uint8_t { by_rank, by_group };
-/// An all-to-all by counts, of rows x [n, ...] that belong to groups: experts, for example, of
-/// which each rank owns some. sends[p, g] rows go to rank p, for its group g; receives[p, g] rows
-/// come from it. Both are i64 [ranks, groups]; what a rank sends must be what the other one
-/// receives. With by_group, x has the rows by rank and the result has those of this rank's groups,
-/// by group; with by_rank, the way back, x has them by group. x may have more rows, which are not
-/// sent. The result [rows, ...] has room for what can arrive, and 0 in the rows after it: its shape
-/// does not depend on values, and a capture records the call as it is. Has a gradient: the way
-/// back. Errors: counts that do not fit into x or into `rows`, or that another rank contradicts.
+/// An all-to-all by counts, of rows x [n, ...] that belong to groups (experts, of which each rank
+/// owns some). Has a gradient: the way back.
+/// `sends`, `receives`: i64 [ranks, groups]. sends[p, g] rows go to rank p, for its group g;
+/// receives[p, g] rows come from it. Rows of x after those that are sent are ignored.
+/// `result`: by_group, there: x is by rank. by_rank, back: x is by group.
+/// Returns [rows, ...], with 0 after the rows that arrive: the shape does not depend on counts.
+/// Errors: counts that do not fit into x or into `rows`, or that another rank contradicts.
 Tensor all_to_all_rows(const Tensor& x, const Tensor& sends, const Tensor& receives,
                        std::int64_t rows, RowOrder result, Ranks group);
 
@@ -171,13 +170,12 @@ class IssuedCollective final : public PendingCollective {
   collective::Work work_;  // the last member: its destructor waits before the others are destroyed
 };
 
-// A collective in a stream, which is the group's own and is ordered with the current one by events.
-// Where the group has a communicator of the device, the CPU's kernel of the operator only queues
-// work there: it sees tensors of the device, data_of() is their memory, copies are the device's,
-// and GroupArgument::communicator() is the device's. Otherwise the operands travel to the host's
-// memory, the CPU's kernel runs on a thread of the stream, and the results travel back. The host
-// does not wait. On the CPU nothing travels: the kernel runs on another thread, on the tensors
-// themselves.
+// A collective in a stream: the group's own, ordered with the current one by events. The host does
+// not wait. One function, the operator's kernel of the CPU, does it in three ways:
+// - the device has a communicator for the group: the kernel queues calls of it, on tensors of the
+//   device (data_of(), GroupArgument::communicator());
+// - it has none: operands are copied to the host, the kernel runs on a thread, results return;
+// - on the CPU: the kernel runs on a thread, on the tensors themselves.
 
 /// The memory of a tensor, as the communicator of its device takes it.
 inline void* data_of(const Tensor& x) { return is_on_host(x) ? x.raw_data() : x.device_address(); }
@@ -264,9 +262,8 @@ PendingTensor all_to_all_rows_async(const Tensor& x, const Tensor& sends, const 
 // compared between the ranks: those that are about to exchange different tensors of the same shapes
 // get an error.
 /// Issues the gather of all wholes [n, ...] from this rank's shards of dim 0, of any types. All
-/// wholes are of one memory; wait(wholes[0]) completes them. They held the same values before their
-/// memory was released, so versions stay. Peers may read the shards until wait_readers() has
-/// returned.
+/// wholes are of one memory; wait(wholes[0]) completes them. Peers may read the shards until
+/// wait_readers() has returned. Versions of the wholes stay: they are gathered again, not changed.
 void all_gather_into(std::span<const Tensor> wholes, std::span<const Tensor> shards, Ranks group,
                      std::int64_t identity);
 /// Issues the reductions of `wholes` into this rank's shards of dim 0. wait(shards[0]) completes

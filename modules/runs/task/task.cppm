@@ -75,7 +75,8 @@ class Task {
 
   /// What determines the run's loss curve.
   virtual Fingerprint fingerprint(const RunSpec& spec) const = 0;
-  /// Values that fingerprints of earlier versions do not have, as these versions computed.
+  /// For a fingerprint of an earlier version, which lacks some keys: the values that runs of that
+  /// version had there.
   virtual Fingerprint earlier_values(const Fingerprint& own) const;
   /// Members of a checkpoint's meta data: names and JSON texts.
   virtual std::vector<std::pair<std::string, std::string>> checkpoint_meta() const;
