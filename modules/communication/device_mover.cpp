@@ -135,7 +135,7 @@ void DeviceMover::receive(const Call& call, void* destination, int tag) {
       return;
     }
     while (true) {
-      const Mailbox::Announced next = engine_.next_message(call);
+      const Mailbox::MessageHeader next = engine_.next_message(call);
       if (next.tag == tag) {
         engine_.check_fits(call, next.call, tag);
         queue_message(call, destination);

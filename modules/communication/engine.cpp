@@ -345,7 +345,7 @@ void Engine::announce_message(const Call& call, int tag) {
   send_now(nullptr, call.count, call.dtype, call.root, tag);
 }
 
-Mailbox::Announced Engine::next_message(const Call& wanted) {
+Mailbox::MessageHeader Engine::next_message(const Call& wanted) {
   const std::lock_guard guard(mutex_);
   view_.state().throw_if_failed();
   return mailbox_.next(wanted);

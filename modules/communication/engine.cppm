@@ -58,7 +58,7 @@ class Engine {
   /// Tells the other member.
   void announce_message(const Call& call, int tag);
   /// See Mailbox.
-  Mailbox::Announced next_message(const Call& wanted);
+  Mailbox::MessageHeader next_message(const Call& wanted);
   void check_fits(const Call& wanted, const Call& theirs, int tag) const {
     mailbox_.check_fits(wanted, theirs, tag);
   }

@@ -146,7 +146,7 @@ bool Mailbox::advance(const Receive& receive, bool block) {
   }
 }
 
-Mailbox::Announced Mailbox::next(const Call& wanted) {
+Mailbox::MessageHeader Mailbox::next(const Call& wanted) {
   const int from = wanted.root;
   Channel& line = channel(from, group_.rank());
   taken_from_.resize(static_cast<std::size_t>(group_.size()));
@@ -155,10 +155,10 @@ Mailbox::Announced Mailbox::next(const Call& wanted) {
     const std::uint64_t sent = line.sent.load();
     if (Message* const message =
             find(line, sent, [&](const Message& m) { return m.order == taken; })) {
-      const Announced announced{unpack(message->call), message->tag};
+      const MessageHeader header{unpack(message->call), message->tag};
       message->full.store(0, std::memory_order_release);
       ++taken;
-      return announced;
+      return header;
     }
     group_.wait_for_message(line.sent, taken + 1, wanted, taken, from);
   }

@@ -21,13 +21,13 @@ class Mailbox {
   /// Returns the ticket of the receive.
   std::uint64_t receive(void* destination, std::int64_t count, DType dtype, int from, int tag);
   /// A message without data.
-  struct Announced {
+  struct MessageHeader {
     Call call;
     int tag = 0;
   };
   /// The next message of the member wanted.root, in the order of sending and with any tag; waits
   /// for it. All of that member's messages are without data.
-  Announced next(const Call& wanted);
+  MessageHeader next(const Call& wanted);
   /// Error, on all ranks: the member wanted.root has sent another type or number of elements.
   void check_fits(const Call& wanted, const Call& theirs, int tag) const;
   std::uint64_t next_ticket() const { return next_ticket_; }
