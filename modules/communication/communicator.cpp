@@ -32,9 +32,6 @@ import :work;
 namespace tessera::collective {
 namespace {
 
-constexpr const char* no_messages =
-    "message: the communicator of a device has none; send memory of the host";
-
 /// Where parts of these lengths begin, and where the last one ends.
 std::vector<std::int64_t> begins_of(std::span<const std::int64_t> counts) {
   std::vector<std::int64_t> begins(counts.size() + 1, 0);
@@ -310,15 +307,23 @@ Work Communicator::send_async(const void* source, std::int64_t count, DType dtyp
 }
 Work Communicator::receive_async(void* destination, std::int64_t count, DType dtype, int from,
                                  int tag) {
-  check({CallKind::receive, dtype, ReduceOp::sum, from, count, 0}, size());
+  const Call call{CallKind::receive, dtype, ReduceOp::sum, from, count, 0};
+  check(call, size());
   require(from >= 0, "receive: the sender must be a rank of the group");
-  require(mover_ == nullptr, no_messages);
+  if (mover_ != nullptr) {
+    mover_->receive(call, destination, tag);
+    return {};
+  }
   return engine_->receive(destination, count, dtype, from, tag);
 }
 void Communicator::send(const void* source, std::int64_t count, DType dtype, int to, int tag) {
-  check({CallKind::send, dtype, ReduceOp::sum, to, count, 0}, size());
+  const Call call{CallKind::send, dtype, ReduceOp::sum, to, count, 0};
+  check(call, size());
   require(to >= 0, "send: the receiver must be a rank of the group");
-  require(mover_ == nullptr, no_messages);
+  if (mover_ != nullptr) {
+    mover_->send(call, source, tag);
+    return;
+  }
   engine_->send(source, count, dtype, to, tag);
 }
 void Communicator::receive(void* destination, std::int64_t count, DType dtype, int from, int tag) {
@@ -378,7 +383,8 @@ void Communicator::reduce_scatter(std::span<const Segment> segments, DType dtype
   reduce_scatter_async(segments, dtype, options).wait();
 }
 
-// The sources of a device's calls are free in the order of its stream.
+// The sources of a device's collectives are free in the order of its stream. What it sends is kept
+// until it has left, as a stream that waited for that would wait for the receiver.
 void Communicator::wait_sources_free() {
   if (mover_ == nullptr) {
     engine_->wait_sources_free();
@@ -386,7 +392,9 @@ void Communicator::wait_sources_free() {
 }
 bool Communicator::sources_free() { return mover_ != nullptr || engine_->sources_free(); }
 void Communicator::keep_until_read(std::shared_ptr<void> sources) {
-  if (mover_ == nullptr) {
+  if (mover_ != nullptr) {
+    mover_->keep(std::move(sources));
+  } else {
     engine_->keep_until_read(std::move(sources));
   }
 }

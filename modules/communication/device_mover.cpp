@@ -24,6 +24,7 @@ import :device_group;
 import :device_mover;
 import :engine;
 import :group_view;
+import :mailbox;
 import :operation;
 
 namespace tessera::collective {
@@ -110,8 +111,74 @@ std::optional<DeviceMover::PendingCall> DeviceMover::oldest() {
     return std::nullopt;
   }
   const InFlight& first = in_flight_.front();
-  return PendingCall{first.call, first.announced.sequence,
-                     view_.global_rank(view_.missing(first.announced.sequence))};
+  const int peer = first.peer >= 0 ? first.peer : view_.missing(first.announced.sequence);
+  return PendingCall{first.call, first.announced.sequence, view_.global_rank(peer)};
+}
+
+void DeviceMover::send(const Call& call, const void* source, int tag) {
+  engine_.carry_out(call, [&] {
+    engine_.announce_message(call, tag);
+    queue_message(call, const_cast<void*>(source));
+  });
+}
+
+void DeviceMover::receive(const Call& call, void* destination, int tag) {
+  engine_.carry_out(call, [&] {
+    const StreamScope scope(stream_);
+    const auto known = std::ranges::find_if(
+        early_, [&](const EarlyMessage& m) { return m.from == call.root && m.tag == tag; });
+    if (known != early_.end()) {
+      engine_.check_fits(call, known->call, tag);
+      stream_.copy(destination, known->memory->data(),
+                   static_cast<std::size_t>(call.count) * size_of(call.dtype), CopyKind::on_device);
+      early_.erase(known);
+      return;
+    }
+    while (true) {
+      const Mailbox::MessageHeader next = engine_.next_message(call);
+      if (next.tag == tag) {
+        engine_.check_fits(call, next.call, tag);
+        queue_message(call, destination);
+        return;
+      }
+      Call other = call;
+      other.dtype = next.call.dtype;
+      other.count = next.call.count;
+      auto memory = std::make_unique<DeviceMemory>(
+          stream_.device(), static_cast<std::size_t>(other.count) * size_of(other.dtype),
+          MemoryOwner{.category = MemoryCategory::communication});
+      queue_message(other, memory->data());
+      early_.push_back({call.root, next.tag, other, std::move(memory)});
+    }
+  });
+}
+
+void DeviceMover::keep(std::shared_ptr<void> memory) {
+  const std::lock_guard lock(mutex_);
+  if (!in_flight_.empty() && in_flight_.back().call.kind == CallKind::send) {
+    in_flight_.back().kept = std::move(memory);
+  }
+}
+
+void DeviceMover::queue_message(const Call& call, void* data) {
+  {
+    const std::lock_guard lock(mutex_);
+    forget_completed();
+    in_flight_.push_back({.call = call,
+                          .announced = {.issued = true, .sequence = messages_++},
+                          .done = std::nullopt,
+                          .peer = call.root});
+  }
+  const StreamScope scope(stream_);
+  const DeviceMessage message{call.root, data,
+                              static_cast<std::size_t>(call.count) * size_of(call.dtype)};
+  const std::span<const DeviceMessage> one(&message, 1);
+  const bool sends = call.kind == CallKind::send;
+  group_->exchange(stream_.native(), sends ? one : std::span<const DeviceMessage>(),
+                   sends ? std::span<const DeviceMessage>() : one);
+  Event done = record_event(stream_);
+  const std::lock_guard lock(mutex_);
+  in_flight_.back().done = std::move(done);
 }
 
 void DeviceMover::issue(const Operation& operation) {
@@ -126,7 +193,7 @@ void DeviceMover::issue(const Operation& operation) {
   {
     const std::lock_guard lock(mutex_);
     forget_completed();
-    in_flight_.push_back({op.call, announced, std::nullopt});
+    in_flight_.push_back({.call = op.call, .announced = announced, .done = std::nullopt});
   }
   const StreamScope scope(stream_);
   if (op.form->combine != Combine::reduce) {

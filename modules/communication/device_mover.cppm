@@ -27,6 +27,16 @@ class DeviceMover {
   /// Queues the call. Its memory is the device's.
   void issue(const Operation& operation);
 
+  // Messages: `call` is CallKind::send or receive, its root the other member. The host tells the
+  // receiver of each; what one member sends to another one moves in that order.
+  /// Queues it. The memory must stay until the stream has sent it: see keep().
+  void send(const Call& call, const void* source, int tag);
+  /// Queues it, when the sender has queued it; the host waits for that. What the sender has sent
+  /// before with other tags is received too, and kept. Errors: another type or count.
+  void receive(const Call& call, void* destination, int tag);
+  /// Keeps memory until the message that was queued last has been sent.
+  void keep(std::shared_ptr<void> memory);
+
   const Stream& stream() const { return stream_; }
   /// The first call that the device has not completed. Any thread may call it.
   struct PendingCall {
@@ -45,6 +55,15 @@ class DeviceMover {
     Call call;
     AnnouncedCall announced;
     std::optional<Event> done;  // none: its work is being queued
+    int peer = -1;              // of a message: the other member
+    std::shared_ptr<void> kept{};
+  };
+  /// A message that has come before the one that was asked for.
+  struct EarlyMessage {
+    int from;
+    int tag;
+    Call call;
+    std::unique_ptr<DeviceMemory> memory;
   };
   /// Tells the group of the segments of its device.
   class Registration;
@@ -61,6 +80,7 @@ class DeviceMover {
   /// until the messages are queued.
   std::unique_ptr<DeviceMemory> stage_overwritten(std::vector<DeviceMessage> written);
   void forget_completed();
+  void queue_message(const Call& call, void* data);
 
   Engine& engine_;
   const GroupView& view_;
@@ -71,6 +91,8 @@ class DeviceMover {
   std::atomic<bool> aborted_{false};
   std::mutex mutex_;
   std::deque<InFlight> in_flight_;
+  std::vector<EarlyMessage> early_;
+  std::uint64_t messages_ = 0;        // queued so far
   std::vector<DeviceMessage> sends_;  // scratch
   std::vector<DeviceMessage> receives_;
   std::vector<DeviceMessage> own_;  // copies within this rank, by destination

@@ -324,14 +324,31 @@ Work Engine::issue_observed(Operation&& operation) {
 }
 
 void Engine::send(const void* source, std::int64_t count, DType dtype, int to, int tag) {
+  carry_out({CallKind::send, dtype, ReduceOp::sum, to, count, 0},
+            [&] { send_now(source, count, dtype, to, tag); });
+}
+
+void Engine::carry_out(const Call& call, const std::function<void()>& run) {
   if (!is_observed()) [[likely]] {
-    send_now(source, count, dtype, to, tag);
+    run();
     return;
   }
-  const Activity issue =
-      activity(Activity::Kind::issue, {CallKind::send, dtype, ReduceOp::sum, to, count, 0}, 0);
-  Observers::perform(issue, [&] { send_now(source, count, dtype, to, tag); });
+  Activity issue = activity(Activity::Kind::issue, call, 0);
+  if (call.kind == CallKind::receive) {
+    issue.bytes = received_bytes(call, {}, view_.rank(), view_.size(), nullptr);
+  }
+  Observers::perform(issue, run);
   Observers::issued(this, 0, issue, false);
+}
+
+void Engine::announce_message(const Call& call, int tag) {
+  send_now(nullptr, call.count, call.dtype, call.root, tag);
+}
+
+Mailbox::MessageHeader Engine::next_message(const Call& wanted) {
+  const std::lock_guard guard(mutex_);
+  view_.state().throw_if_failed();
+  return mailbox_.next(wanted);
 }
 
 Work Engine::receive(void* destination, std::int64_t count, DType dtype, int from, int tag) {

@@ -52,6 +52,17 @@ class Engine {
   void send(const void* source, std::int64_t count, DType dtype, int to, int tag);
   Work receive(void* destination, std::int64_t count, DType dtype, int from, int tag);
 
+  // Messages whose data others move. `call`: CallKind::send or receive, its root the other member.
+  /// Carries the message out by `run`; observers see it as a call.
+  void carry_out(const Call& call, const std::function<void()>& run);
+  /// Tells the other member.
+  void announce_message(const Call& call, int tag);
+  /// See Mailbox.
+  Mailbox::MessageHeader next_message(const Call& wanted);
+  void check_fits(const Call& wanted, const Call& theirs, int tag) const {
+    mailbox_.check_fits(wanted, theirs, tag);
+  }
+
   const GroupView& view() const { return view_; }
   /// Any thread may call it.
   std::uint64_t issued() const { return issued_.load(std::memory_order_relaxed); }

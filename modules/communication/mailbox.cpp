@@ -71,7 +71,8 @@ void Mailbox::send(const void* source, std::int64_t count, DType dtype, int to, 
   std::vector<SlotMemory>& memories = slot_memory_[static_cast<std::size_t>(to)];
   memories.resize(std::max(memories.size(), index + 1));
   SlotMemory& memory = memories[index];
-  const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  const std::size_t bytes =
+      source == nullptr ? 0 : static_cast<std::size_t>(count) * size_of(dtype);
   if (memory.bytes < bytes) {
     if (memory.offset != 0) {
       state.release(memory.offset);
@@ -91,12 +92,13 @@ void Mailbox::send(const void* source, std::int64_t count, DType dtype, int to, 
   record.done.store(1, std::memory_order_relaxed);
 }
 
-Message* Mailbox::find(const Receive& receive, Channel& line, std::uint64_t sent) const {
+template <class Fits>
+Message* Mailbox::find(Channel& line, std::uint64_t sent, const Fits& fits) const {
   Message* found = nullptr;
   for (MessageBlock* part = &line.first; part != nullptr; part = next_block(*part)) {
     for (Message& message : part->messages) {
-      if (message.full.load(std::memory_order_acquire) == 1 && message.tag == receive.tag &&
-          message.order < sent && (found == nullptr || message.order < found->order)) {
+      if (message.full.load(std::memory_order_acquire) == 1 && message.order < sent &&
+          fits(message) && (found == nullptr || message.order < found->order)) {
         found = &message;
       }
     }
@@ -104,16 +106,19 @@ Message* Mailbox::find(const Receive& receive, Channel& line, std::uint64_t sent
   return found;
 }
 
-void Mailbox::take(const Receive& receive, Message& message) const {
-  const Call theirs = unpack(message.call);
-  if (theirs.dtype != receive.call.dtype || theirs.count != receive.call.count) {
+void Mailbox::check_fits(const Call& wanted, const Call& theirs, int tag) const {
+  if (theirs.dtype != wanted.dtype || theirs.count != wanted.count) {
     group_.state().fail_published(fmt::format(
         "receive: rank {} expects {} of {} from rank {} (tag {}), which sent {} of {} (group "
         "{})",
-        group_.state().rank, receive.call.count, tessera::name_of(receive.call.dtype),
-        group_.global_rank(receive.from), receive.tag, theirs.count, tessera::name_of(theirs.dtype),
+        group_.state().rank, wanted.count, tessera::name_of(wanted.dtype),
+        group_.global_rank(wanted.root), tag, theirs.count, tessera::name_of(theirs.dtype),
         describe_group(group_.group())));
   }
+}
+
+void Mailbox::take(const Receive& receive, Message& message) const {
+  check_fits(receive.call, unpack(message.call), receive.tag);
   const std::size_t bytes =
       static_cast<std::size_t>(receive.call.count) * size_of(receive.call.dtype);
   if (bytes != 0) {
@@ -128,7 +133,8 @@ bool Mailbox::advance(const Receive& receive, bool block) {
     // The first message is found among those up to here; later ones may come into slots that were
     // looked at already, before others in slots that were not.
     const std::uint64_t sent = line.sent.load();
-    if (Message* const message = find(receive, line, sent)) {
+    if (Message* const message =
+            find(line, sent, [&](const Message& m) { return m.tag == receive.tag; })) {
       take(receive, *message);
       return true;
     }
@@ -137,6 +143,24 @@ bool Mailbox::advance(const Receive& receive, bool block) {
     }
     group_.wait_for_message(line.sent, sent + 1, receive.call, receive.ticket - first_ticket,
                             receive.from);
+  }
+}
+
+Mailbox::MessageHeader Mailbox::next(const Call& wanted) {
+  const int from = wanted.root;
+  Channel& line = channel(from, group_.rank());
+  taken_from_.resize(static_cast<std::size_t>(group_.size()));
+  std::uint64_t& taken = taken_from_[static_cast<std::size_t>(from)];
+  while (true) {
+    const std::uint64_t sent = line.sent.load();
+    if (Message* const message =
+            find(line, sent, [&](const Message& m) { return m.order == taken; })) {
+      const MessageHeader header{unpack(message->call), message->tag};
+      message->full.store(0, std::memory_order_release);
+      ++taken;
+      return header;
+    }
+    group_.wait_for_message(line.sent, taken + 1, wanted, taken, from);
   }
 }
 

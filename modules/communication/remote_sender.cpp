@@ -156,7 +156,8 @@ void RemoteSender::send(const Operation& op, const GroupView::Machine& machine, 
 void RemoteSender::send_message(const Call& call, const void* source, int to, int tag,
                                 std::uint64_t order) const {
   Bridge& bridge = *group_.state().bridge;
-  const std::size_t bytes = static_cast<std::size_t>(call.count) * size_of(call.dtype);
+  const std::size_t bytes =
+      source == nullptr ? 0 : static_cast<std::size_t>(call.count) * size_of(call.dtype);
   const int machine = bridge.machines().of_rank[static_cast<std::size_t>(group_.global_rank(to))];
   // A send never waits: the message is copied.
   auto copy = std::make_shared<std::vector<std::byte>>(bytes);

@@ -17,7 +17,8 @@ class RemoteSender {
   void send_call(const Operation& op) const;
   /// This rank's piece, which the first phase of the call has reduced.
   void send_result(const Operation& op) const;
-  /// A message to a member on another machine. It is copied: a send never waits.
+  /// A message to a member on another machine. It is copied: a send never waits. Without a source,
+  /// its data is not sent.
   void send_message(const Call& call, const void* source, int to, int tag,
                     std::uint64_t order) const;
 

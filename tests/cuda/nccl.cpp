@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -15,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -528,4 +530,170 @@ TEST_CASE("ranks that reduce in different orders are an error that names two") {
   INFO(outcome.errors);
   CHECK(outcome.code == 2);
   CHECK(contains(outcome.errors, "reduce in different orders"));
+}
+
+namespace {
+
+/// What rank `from` sends in its message `number`.
+Tensor sent(int from, int number, std::int64_t count, DType dtype) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    values.push_back(static_cast<float>(i % 100 + 10 * from + number));
+  }
+  return ops::cast(from_values(std::span<const float>(values), {count}), dtype);
+}
+
+/// Messages of many parts to and from another rank, one after the other, which are read.
+void exchange_messages(World& world, int times) {
+  const Device device = gpu(world.rank());
+  const ops::GroupArgument group = ops::GroupArgument::of(all_ranks(world));
+  const Tensor x = full({30000}, 1, DType::f32, device);
+  const Tensor other = full({30000}, 0, DType::f32, device);
+  for (int i = 0; i < times; ++i) {
+    ops::send(x, 1 - world.rank(), 0, group);
+    ops::receive_(other, 1 - world.rank(), 0, group);
+    to_doubles(other);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("messages between GPUs arrive as they were sent, by tag, and both may send first") {
+  const int ranks = GENERATE(2, 4);
+  const std::string seed = GENERATE("0", "1", "5");
+  const Outcome outcome = launched(
+      ranks,
+      [](World& world) {
+        const Device device = gpu(world.rank());
+        const ops::GroupArgument group = ops::GroupArgument::of(all_ranks(world), "stages");
+        const auto send = [&](int to, int number, std::int64_t count, DType dtype, int tag) {
+          const Tensor x = ops::to_device(sent(world.rank(), number, count, dtype), device);
+          ops::send(x, to, tag, group);
+          ops::fill_(x, 0);  // what was sent is a copy
+        };
+        const auto receive = [&](int from, int number, std::int64_t count, DType dtype, int tag) {
+          const Tensor x = full({count}, 3, dtype, device);
+          ops::receive_(x, from, tag, group);
+          check(to_doubles(x) == to_doubles(sent(from, number, count, dtype)),
+                "message " + std::to_string(number) + " of rank " + std::to_string(from));
+        };
+        const int other = world.rank() ^ 1;
+        for (int times = 0; times < 2; ++times) {
+          send(other, 1, 5, DType::f32, 7);
+          send(other, 2, 40000, DType::bf16, 8);
+          send(other, 3, 6, DType::i64, 7);
+          receive(other, 2, 40000, DType::bf16, 8);
+          receive(other, 1, 5, DType::f32, 7);
+          receive(other, 3, 6, DType::i64, 7);
+        }
+        // Along a chain, as stages do, with a column of a matrix.
+        const Tensor columns =
+            ops::to_device(ops::reshape(sent(world.rank(), 0, 12, DType::f32), {6, 2}), device);
+        if (world.rank() > 0) receive(world.rank() - 1, 0, 12, DType::f32, 1);
+        if (world.rank() + 1 < world.size()) {
+          send(world.rank() + 1, 0, 12, DType::f32, 1);
+          ops::send(ops::select(columns, 1, 1), world.rank() + 1, 2, group);
+        }
+        if (world.rank() > 0) {
+          const Tensor x = full({6}, 3, DType::f32, device);
+          ops::receive_(x, world.rank() - 1, 2, group);
+          const Tensor whole = ops::reshape(sent(world.rank() - 1, 0, 12, DType::f32), {6, 2});
+          check(to_doubles(x) == to_doubles(ops::contiguous(ops::select(whole, 1, 1))), "a column");
+        }
+      },
+      {{"TESSERA_EMULATOR_SEED", seed}});
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("messages between GPUs move while both ranks compute") {
+  const Outcome outcome = launched(2, [](World& world) {
+    const Device device = gpu(world.rank());
+    const ops::GroupArgument group = ops::GroupArgument::of(all_ranks(world));
+    const Tensor x = full({50000}, 1 + world.rank(), DType::f32, device);
+    std::int32_t told = 0;
+    if (world.rank() == 0) {
+      // The receiver is not there yet: the sender goes on.
+      ops::send(x, 1, 0, group);
+      ops::send(x, 1, 1, group);
+      check(to_doubles(ops::mul_scalar(x, 2)) == Values(50000, 2), "what the sender computes");
+      world.everyone().send(&told, 1, DType::i32, 1);
+      // The message has left while the receiver's operators wait for what comes after this.
+      Communicator* const messages =
+          world.communicator_on(device, all_ranks(world), "messages of rank 0");
+      check(messages != nullptr, "they move by NCCL");
+      messages->stream(device).synchronize();
+      world.everyone().send(&told, 1, DType::i32, 1);
+    } else {
+      ops::receive_(full({50000}, 0, DType::f32, device), 0, 0, group);
+      world.everyone().receive(&told, 1, DType::i32, 0);
+      std::atomic<bool> held{true};
+      current_stream(device).launch([&] {
+        while (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      });
+      const Tensor y = ops::mul_scalar(x, 3);
+      ops::receive_(y, 0, 1, group);
+      world.everyone().receive(&told, 1, DType::i32, 0);
+      held = false;
+      check(to_doubles(y) == Values(50000, 1), "the message, not what was there before");
+    }
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("a rank that is killed or stopped in a message over NCCL is named") {
+  const auto [place, signal] =
+      GENERATE(table<std::string, int>({{"ncclCommInitRankConfig 1", SIGKILL},
+                                        {"ncclCommInitRankConfig 1", SIGSTOP},
+                                        {"ncclCommSplit 1", SIGKILL},
+                                        {"ncclCommSplit 2", SIGSTOP},
+                                        {"ncclSend 3", SIGKILL},
+                                        {"ncclSend 3", SIGSTOP},
+                                        {"ncclRecv 2", SIGKILL},
+                                        {"ncclRecv 2", SIGSTOP},
+                                        {"ncclGroupEnd 5", SIGKILL},
+                                        {"ncclGroupEnd 6", SIGSTOP},
+                                        {"transfer 3", SIGKILL},
+                                        {"transfer 3", SIGSTOP}}));
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = launched(
+      2, [](World& world) { exchange_messages(world, 20); },
+      {{"TESSERA_EMULATOR_KILL", "1 " + place + " " + std::to_string(signal)},
+       {"TESSERA_EMULATOR_MODES", "0"}},
+      signal == SIGKILL ? 60 : 1);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  INFO(place << ", signal " << signal << " after " << took.count() << " s: " << outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, signal == SIGKILL ? "rank 1" : "rank 1 is stopped"));
+  CHECK(took.count() < 20);  // the limit of stopped ranks is 1 s
+}
+
+TEST_CASE(
+    "a message between GPUs that is not sent, or has another length, is an error with names") {
+  const bool sends = GENERATE(false, true);
+  const Outcome outcome = launched(
+      2,
+      [sends](World& world) {
+        const Device device = gpu(world.rank());
+        const ops::GroupArgument group = ops::GroupArgument::of(all_ranks(world));
+        const Tensor x = full({4 + world.rank()}, 1, DType::f32, device);
+        if (world.rank() == 0) {
+          ops::receive_(x, 1, 3, group);
+          to_doubles(x);
+        } else if (sends) {
+          ops::send(x, 0, 3, group);
+          synchronize(device);
+        } else {
+          ops::send(x, 0, 4, group);  // with another tag
+          while (!world.failed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+      },
+      {}, sends ? 60 : 1);
+  INFO(outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, sends ? "rank 0 expects 4 of f32 from rank 1 (tag 3), which sent "
+                                         "5 of f32"
+                                       : "receive(f32, 4, root 1), call 1 of group"));
+  CHECK(contains(outcome.errors, "rank 1"));
 }

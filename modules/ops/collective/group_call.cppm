@@ -20,8 +20,15 @@ inline void bump_further_versions(std::span<const Tensor> written) {
   }
 }
 
-/// Op::any_device of messages, which no device moves yet: through the host's memory.
-void message_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
+/// Arguments of messages between two ranks of a group.
+struct MessageArgs {
+  std::int64_t peer;
+  std::int64_t tag;
+  GroupArgument group;
+};
+/// Op::any_device of messages: between the devices where they have collectives, in a stream for
+/// each of the two ranks' directions; else through the host's memory.
+void message_in_stream(const Call& call, std::span<Tensor> out, const MessageArgs& args,
                        WriteAccess written);
 
 /// Errors: the call has no group.

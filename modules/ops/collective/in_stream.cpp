@@ -4,6 +4,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -291,12 +292,8 @@ class OnDevice {
   NoGrad constant_;
 };
 
-/// The CPU's kernel queues the call's work: see collective.cppm.
-std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Tensor> out,
-                                                  collective::Communicator& communicator) {
-  const Device device = out[0].device();
-  const Stream stream = communicator.stream(device);
-  stream.wait(record_event(current_stream(device)));
+/// The memory of the call's tensors is used in the stream.
+void use_on(const Stream& stream, const Call& call, std::span<Tensor> out) {
   for (const std::span<const Tensor> tensors : {call.in, std::span<const Tensor>(out)}) {
     for (const Tensor& x : tensors) {
       if (x) {
@@ -304,11 +301,11 @@ std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Te
       }
     }
   }
-  const auto run = [&] {
-    const OnDevice scope(communicator, stream);
-    call.op.cpu({call.op, call.in, call.attributes}, out);
-    complete_issued(out);
-  };
+}
+
+/// Queues what `run` queues in the communicator's stream, of which observers are told.
+std::unique_ptr<DeviceCollective> queue_observed(const Stream& stream,
+                                                 const std::function<void()>& run) {
   if (!collective::is_observed()) {
     run();
     return std::make_unique<DeviceCollective>(stream);
@@ -332,6 +329,81 @@ std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Te
   report_streams();
   unreported.push_back({told, queued->event()});
   return queued;
+}
+
+/// The CPU's kernel queues the call's work: see collective.cppm.
+std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Tensor> out,
+                                                  collective::Communicator& communicator) {
+  const Device device = out[0].device();
+  const Stream stream = communicator.stream(device);
+  stream.wait(record_event(current_stream(device)));
+  use_on(stream, call, out);
+  return queue_observed(stream, [&] {
+    const OnDevice scope(communicator, stream);
+    call.op.cpu({call.op, call.in, call.attributes}, out);
+    complete_issued(out);
+  });
+}
+
+/// The communicator of a device for messages between this rank and another one of the group, in
+/// the direction of this one. Each direction has its own, with a stream: a message that waits for
+/// its receiver holds up those after it, and two ranks that both send would wait in a circle.
+/// Null: the host moves them.
+collective::Communicator* message_communicator(Device device, const MessageArgs& args, bool sends) {
+  const std::vector<int>& ranks = args.group.group->ranks;
+  const int self = ranks[static_cast<std::size_t>(args.group.rank())];
+  const int other = ranks[static_cast<std::size_t>(args.peer)];
+  const std::array<int, 2> pair = {std::min(self, other), std::max(self, other)};
+  collective::Communicator* found = nullptr;
+  for (const int from : pair) {  // both ranks make both, in one order
+    collective::Communicator* const one = collective::World::current().communicator_on(
+        device, pair,
+        fmt::format("messages of rank {}{}{}", from, args.group.group->name.empty() ? "" : " in ",
+                    args.group.group->name));
+    found = (from == self) == sends ? one : found;
+  }
+  return found;
+}
+
+std::size_t bytes_of(const Tensor& x) {
+  return static_cast<std::size_t>(x.numel()) * size_of(x.dtype());
+}
+
+void send_on_device(const Tensor& x, collective::Communicator& communicator,
+                    const MessageArgs& args) {
+  const Device device = x.device();
+  const Stream stream = communicator.stream(device);
+  // A copy: the program goes on, and may write x before the receiver is ready for it.
+  const auto copy = std::make_shared<Tensor>(contiguous_operand(x));
+  const Stream current = current_stream(device);
+  if (copy->same_as(x)) {
+    *copy = empty(x.shape(), x.dtype(), device);
+    current.copy(copy->device_address(), x.device_address(), bytes_of(x), CopyKind::on_device);
+  }
+  stream.wait(record_event(current));
+  queue_observed(stream, [&] {
+    communicator.send(copy->device_address(), copy->numel(), copy->dtype(), 1 - communicator.rank(),
+                      static_cast<int>(args.tag));
+    communicator.keep_until_read(copy);
+  });
+}
+
+void receive_on_device(const Tensor& x, collective::Communicator& communicator,
+                       const MessageArgs& args) {
+  const Device device = x.device();
+  const Stream stream = communicator.stream(device);
+  // Into memory of its own: it may come while operators before this call still use the memory of x.
+  Tensor arrived;
+  const auto queued = queue_observed(stream, [&] {
+    const StreamScope scope(stream);
+    arrived = empty(x.shape(), x.dtype(), device);
+    communicator.receive(arrived.device_address(), x.numel(), x.dtype(), 1 - communicator.rank(),
+                         static_cast<int>(args.tag));
+  });
+  const Stream reader = current_stream(device);
+  reader.wait(queued->event());
+  arrived.storage().used_on(reader);
+  reader.copy(x.device_address(), arrived.device_address(), bytes_of(x), CopyKind::on_device);
 }
 
 /// `carrier`: the storage that will hold the result of this function, and is not kept by it.
@@ -422,9 +494,18 @@ void communicate_in_stream(const Call& call, std::span<Tensor> out, GroupArgumen
   queue(call, out, group, WriteAccess::and_read, nullptr)->complete(out[0]);
 }
 
-void message_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,
+void message_in_stream(const Call& call, std::span<Tensor> out, const MessageArgs& args,
                        WriteAccess written) {
-  queue_on_host(call, out, group, written, nullptr)->complete(data_of_call(call, out));
+  const Tensor& x = data_of_call(call, out);
+  const bool sends = out.empty();
+  collective::Communicator* const communicator = message_communicator(x.device(), args, sends);
+  if (communicator == nullptr) {
+    queue_on_host(call, out, args.group, written, nullptr)->complete(x);
+  } else if (!sends && !x.is_contiguous()) {
+    refuse(call, "x is not contiguous; pass a tensor that is");
+  } else if (x.numel() != 0) {
+    sends ? send_on_device(x, *communicator, args) : receive_on_device(x, *communicator, args);
+  }
 }
 
 void issue_in_stream(const Call& call, std::span<Tensor> out, GroupArgument group,

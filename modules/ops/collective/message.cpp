@@ -17,12 +17,6 @@ namespace {
 
 using collective::CallKind;
 
-struct MessageArgs {
-  std::int64_t peer;
-  std::int64_t tag;
-  GroupArgument group;
-};
-
 /// Of the call's arguments. Error: the peer is no other rank of the group.
 MessageArgs checked(const Call& call) {
   const auto args = call.args<MessageArgs>();
@@ -60,7 +54,7 @@ void receive_cpu(const Call& call, std::span<Tensor> out) {
 
 template <WriteAccess written>
 void on_device(const Call& call, std::span<Tensor> out) {
-  message_in_stream(call, out, checked(call).group, written);
+  message_in_stream(call, out, checked(call), written);
 }
 
 const Op& send_op = register_op<MessageArgs>({

@@ -248,6 +248,14 @@ Result add(const char* function, Comm comm, StreamHandle stream, NcclOperation o
 
 // ---- communicators ----
 
+/// GPUs of a machine, at most.
+constexpr int most_gpus = 64;
+/// The number of the machine that this process plays.
+int machine() {
+  const char* const number = std::getenv("TESSERA_EMULATOR_MACHINE");
+  return number == nullptr ? 0 : std::atoi(number);
+}
+
 /// Joins the ranks that share the path: a step of it.
 Result joined_step(CommData& comm) {
   Region& region = comm.traffic->region;
@@ -261,7 +269,7 @@ Result joined_step(CommData& comm) {
       if (region.member(rank).joined == region.member(other).joined) {
         return refusal(Result::invalid_usage,
                        text("Duplicate GPU detected : rank ", rank, " and rank ", other,
-                            " both on CUDA device ", region.member(rank).joined - 1));
+                            " both on CUDA device ", (region.member(rank).joined - 1) % most_gpus));
       }
     }
   }
@@ -276,7 +284,7 @@ Result open_region(CommData& comm, const std::string& path) {
   } catch (const Fault& fault) {
     return refusal(Result::system_error, fault.what());
   }
-  comm.traffic->region.member(comm.rank).joined = 1 + comm.device;
+  comm.traffic->region.member(comm.rank).joined = 1 + comm.device + most_gpus * machine();
   return Result::in_progress;
 }
 
