@@ -446,26 +446,31 @@ void CudaDriver::free_graph(Graph graph) noexcept {
   retired_graphs_.emplace_back(static_cast<Recorded*>(graph));
 }
 
-Function CudaDriver::function(const std::string& name) {
+Function CudaDriver::function(const std::string& name, unsigned memory) {
   const std::lock_guard lock(mutex_);
-  const auto found = functions_.find(name);
-  if (found != functions_.end()) {
-    return found->second;
-  }
-  for (const Module module : modules_) {
+  auto found = functions_.find(name);
+  for (std::size_t i = 0; found == functions_.end() && i < modules_.size(); ++i) {
     Function function = nullptr;
-    const Result result = driver_api().module_get_function(&function, module, name.c_str());
+    const Result result = driver_api().module_get_function(&function, modules_[i], name.c_str());
     if (result == Result::success) {
-      functions_[name] = function;
-      return function;
-    }
-    if (result != Result::not_found) {
+      found = functions_.emplace(name, LoadedKernel{.function = function}).first;
+    } else if (result != Result::not_found) {
       check(result, "cuModuleGetFunction");
     }
   }
-  fail({.thing = "cuda",
-        .wrong = fmt::format("there is no kernel '{}'", name),
-        .advice = "add it to plugins/cuda/kernels"});
+  if (found == functions_.end()) {
+    fail({.thing = "cuda",
+          .wrong = fmt::format("there is no kernel '{}'", name),
+          .advice = "add it to plugins/cuda/kernels"});
+  }
+  LoadedKernel& kernel = found->second;
+  if (memory > kernel.memory) {
+    check(driver_api().func_set_attribute(kernel.function, most_launched_memory,
+                                          static_cast<int>(memory)),
+          "cuFuncSetAttribute");
+    kernel.memory = memory;
+  }
+  return kernel.function;
 }
 
 std::string CudaDriver::load_source(const std::string& source) {
@@ -493,12 +498,18 @@ StreamHandle CudaDriver::handle_of(Queue queue) const {
 
 void CudaDriver::launch_kernel(Queue queue, const std::string& name, unsigned blocks,
                                unsigned threads, const void* structure, std::size_t bytes) {
+  launch_with_memory(queue, name, blocks, threads, 0, structure, bytes);
+}
+
+void CudaDriver::launch_with_memory(Queue queue, const std::string& name, unsigned blocks,
+                                    unsigned threads, unsigned memory, const void* structure,
+                                    std::size_t bytes) {
   keep_room(queue);
   const DriverApi& api = enter();
   std::array<void*, 5> extra = {launch_buffer_pointer, const_cast<void*>(structure),
                                 launch_buffer_size, &bytes, nullptr};
-  check(api.launch_kernel(function(name), blocks, 1, 1, threads, 1, 1, 0, of(queue).handle, nullptr,
-                          extra.data()),
+  check(api.launch_kernel(function(name, memory), blocks, 1, 1, threads, 1, 1, memory,
+                          of(queue).handle, nullptr, extra.data()),
         "cuLaunchKernel");
 }
 

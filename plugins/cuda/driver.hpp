@@ -56,6 +56,9 @@ class CudaDriver final : public DeviceDriver, public Interop {
   StreamHandle handle_of(Queue queue) const override;
   void launch_kernel(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
                      const void* structure, std::size_t bytes) override;
+  /// With so many bytes of launched_memory() (kernels/mma.hpp): at most 99 KiB, which each GPU has.
+  void launch_with_memory(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
+                          unsigned memory, const void* structure, std::size_t bytes);
 
   /// Compiles a source, whose kernels can then be launched by their names; once for each source.
   /// Returns why it is not compiled: there is no compiler. Error: it refuses the source.
@@ -86,7 +89,8 @@ class CudaDriver final : public DeviceDriver, public Interop {
   void raise_error(Stream& stream);
   void raise_problem();
   void free_retired();
-  Function function(const std::string& name);
+  /// A kernel that may be launched with so many bytes of shared memory.
+  Function function(const std::string& name, unsigned memory);
 
   Device device_;
   Context context_ = nullptr;
@@ -99,7 +103,11 @@ class CudaDriver final : public DeviceDriver, public Interop {
   std::vector<Module> modules_;
   std::string capability_;         // "90"
   std::set<std::string> sources_;  // that are loaded
-  std::map<std::string, Function> functions_;
+  struct LoadedKernel {
+    Function function = nullptr;
+    unsigned memory = usual_launched_memory;  // that a launch may have
+  };
+  std::map<std::string, LoadedKernel> functions_;
   std::once_flag blas_opened_;
   std::unique_ptr<Blas> blas_;
   std::once_flag dnn_opened_;

@@ -59,6 +59,8 @@ using HostFunction = void (*)(void*);
 
 inline constexpr int compute_capability_major = 75;  // attributes of devices
 inline constexpr int compute_capability_minor = 76;
+inline constexpr int most_launched_memory = 8;  // an attribute of kernels; until it is set:
+inline constexpr unsigned usual_launched_memory = 48 * 1024;
 inline constexpr unsigned stream_non_blocking = 1;
 inline constexpr unsigned event_disable_timing = 2;
 inline constexpr unsigned host_alloc_portable = 1;
@@ -116,6 +118,7 @@ struct DriverApi {
 
   Result (*module_load_data)(Module* module, const void* image);
   Result (*module_get_function)(Function* function, Module module, const char* name);
+  Result (*func_set_attribute)(Function function, int attribute, int value);
   Result (*launch_kernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                           unsigned block_x, unsigned block_y, unsigned block_z,
                           unsigned shared_bytes, StreamHandle stream, void** parameters,
@@ -168,6 +171,7 @@ void each_function(DriverApi& api, Use use) {
   use(api.event_synchronize, "cuEventSynchronize");
   use(api.module_load_data, "cuModuleLoadData");
   use(api.module_get_function, "cuModuleGetFunction");
+  use(api.func_set_attribute, "cuFuncSetAttribute");
   use(api.launch_kernel, "cuLaunchKernel");
   use(api.launch_host_func, "cuLaunchHostFunc");
   use(api.stream_begin_capture, "cuStreamBeginCapture_v2");

@@ -50,17 +50,35 @@ GroupedArguments arguments_of(const Call& call, const Tensor& y) {
   a.step_of_counts = counts.strides()[0];
   a.problem = driver.problem();
   a.op = call.op.id;
-  if (a.groups > 0) {
-    launch(y, "find_wrong_group", 1, 32, a);
-  }
   return a;
 }
 
+/// Whether elements are one after the other along the last dim (`turned`: the one before it), and
+/// can be copied in pieces of 16 bytes.
+bool in_pieces(const Tensor& x, bool turned = false) {
+  constexpr std::int64_t piece = 8;
+  const int along = x.dims() - (turned ? 2 : 1);
+  const auto fits = [&](int dim) {
+    return dim == along ? x.strides()[dim] == 1 && x.shape()[dim] % piece == 0
+                        : x.shape()[dim] <= 1 || x.strides()[dim] % piece == 0;
+  };
+  bool all = reinterpret_cast<std::uintptr_t>(x.device_address()) % 16 == 0;
+  for (int dim = 0; dim < x.dims(); ++dim) {
+    all = all && fits(dim);
+  }
+  return all && (x.dtype() == DType::bf16 || x.dtype() == DType::f16);
+}
+
+/// Queues the kernel with a thread for some tiles, or, `by_tensor_cores`, a block for each. It
+/// looks at the counts too, so it runs without tiles.
 void launch_tiles(const Tensor& y, const std::string& kernel, std::int64_t tiles,
-                  const GroupedArguments& a) {
-  if (y.numel() > 0) {
-    launch(y, with_type(kernel, y.dtype()), static_cast<unsigned>(std::min(tiles, most_blocks)),
-           threads_per_block, a);
+                  bool by_tensor_cores, const GroupedArguments& a) {
+  if (by_tensor_cores) {
+    launch(y, kernel + "_" + std::string(name_of(y.dtype())), static_cast<unsigned>(tiles),
+           mma_threads, a, mma_memory);
+  } else if (y.numel() > 0 || a.groups > 0) {
+    const auto blocks = static_cast<unsigned>(std::clamp<std::int64_t>(tiles, 1, most_blocks));
+    launch(y, with_type(kernel, y.dtype()), blocks, threads_per_block, a);
   }
 }
 
@@ -69,7 +87,13 @@ void grouped_mm(const Call& call, std::span<Tensor> out) {
   GroupedArguments a = arguments_of(call, y);
   a.k = call.in[1].shape()[1];
   a.n = call.in[1].shape()[2];
-  launch_tiles(y, "grouped_product", (product_tiles(a.rows) + a.groups) * product_tiles(a.n), a);
+  const bool turned = a.b.column != 1;
+  const bool mma =
+      y.numel() > 0 && in_pieces(call.in[0]) && in_pieces(call.in[1], turned) && in_pieces(y);
+  const int rows = mma ? mma_rows : product_tile;
+  const int columns = mma ? mma_columns : product_tile;
+  launch_tiles(y, mma && turned ? "grouped_product_turned" : "grouped_product",
+               (product_tiles(a.rows, rows) + a.groups) * product_tiles(a.n, columns), mma, a);
 }
 
 void grouped_outer(const Call& call, std::span<Tensor> out) {
@@ -77,7 +101,11 @@ void grouped_outer(const Call& call, std::span<Tensor> out) {
   GroupedArguments a = arguments_of(call, y);
   a.m = y.shape()[1];
   a.n = y.shape()[2];
-  launch_tiles(y, "grouped_outer", a.groups * product_tiles(a.m) * product_tiles(a.n), a);
+  const bool mma = y.numel() > 0 && in_pieces(call.in[0]) && in_pieces(call.in[1]) && in_pieces(y);
+  const int rows = mma ? mma_rows : product_tile;
+  const int columns = mma ? mma_columns : product_tile;
+  launch_tiles(y, "grouped_outer",
+               a.groups * product_tiles(a.m, rows) * product_tiles(a.n, columns), mma, a);
 }
 
 }  // namespace

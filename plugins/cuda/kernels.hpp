@@ -33,14 +33,15 @@ Kernel kernel_of_elements(const Op& op);
 /// DeviceOffer::compile: loops.cpp.
 CompiledLoops compile_loops(Device device, const ElementLoops& loops);
 
-/// Queues a kernel in the current stream of the tensor's device.
+/// Queues a kernel in the current stream of the tensor's device; `memory`: that of
+/// launch_with_memory.
 template <class Structure>
 void launch(const Tensor& on, const std::string& kernel, unsigned blocks, unsigned threads,
-            const Structure& structure) {
+            const Structure& structure, unsigned memory = 0) {
   static_assert(sizeof(Structure) > 2 * sizeof(void*));  // see docs/emulator.md
   auto& driver = static_cast<CudaDriver&>(driver_of(on.device()));
-  driver.launch_kernel(current_stream(on.device()).native(), kernel, blocks, threads, &structure,
-                       sizeof(structure));
+  driver.launch_with_memory(current_stream(on.device()).native(), kernel, blocks, threads, memory,
+                            &structure, sizeof(structure));
 }
 
 /// The arrays of an elementwise call of this shape, to which the operands broadcast; dims that all

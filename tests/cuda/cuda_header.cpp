@@ -72,6 +72,7 @@ static_assert(same<decltype(DriverApi::event_query), decltype(&cuEventQuery)>);
 static_assert(same<decltype(DriverApi::event_synchronize), decltype(&cuEventSynchronize)>);
 static_assert(same<decltype(DriverApi::module_load_data), decltype(&cuModuleLoadData)>);
 static_assert(same<decltype(DriverApi::module_get_function), decltype(&cuModuleGetFunction)>);
+static_assert(same<decltype(DriverApi::func_set_attribute), decltype(&cuFuncSetAttribute)>);
 static_assert(same<decltype(DriverApi::launch_kernel), decltype(&cuLaunchKernel)>);
 static_assert(same<decltype(DriverApi::launch_host_func), decltype(&cuLaunchHostFunc)>);
 static_assert(same<decltype(DriverApi::stream_begin_capture), decltype(&cuStreamBeginCapture)>);
@@ -115,6 +116,7 @@ static_assert(is(Result::unknown, CUDA_ERROR_UNKNOWN));
 
 static_assert(compute_capability_major == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(compute_capability_minor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+static_assert(most_launched_memory == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 static_assert(stream_non_blocking == CU_STREAM_NON_BLOCKING);
 static_assert(event_disable_timing == CU_EVENT_DISABLE_TIMING);
 static_assert(host_alloc_portable == CU_MEMHOSTALLOC_PORTABLE);

@@ -82,12 +82,20 @@ class Emulated {
 
   template <class Structure>
   void launch(const char* kernel, unsigned blocks, unsigned threads, Structure structure,
-              StreamHandle in) {
-    Function function = nullptr;
-    OK(api().module_get_function(&function, module_, kernel));
+              StreamHandle in, unsigned memory = 0) {
+    OK(launch(function(kernel), blocks, threads, structure, in, memory));
+  }
+  Function function(const char* kernel) {
+    Function found = nullptr;
+    OK(api().module_get_function(&found, module_, kernel));
+    return found;
+  }
+  template <class Structure>
+  Result launch(Function function, unsigned blocks, unsigned threads, Structure structure,
+                StreamHandle in, unsigned memory) {
     std::size_t bytes = sizeof(structure);
     void* extra[] = {launch_buffer_pointer, &structure, launch_buffer_size, &bytes, nullptr};
-    OK(api().launch_kernel(function, blocks, 1, 1, threads, 1, 1, 0, in, nullptr, extra));
+    return api().launch_kernel(function, blocks, 1, 1, threads, 1, 1, memory, in, nullptr, extra);
   }
   std::vector<float> read(const float* data, std::size_t count, StreamHandle in) {
     std::vector<float> values(count);
@@ -117,11 +125,12 @@ std::vector<float> numbers(std::size_t count) {
 }
 
 /// The error of one launch on 128 elements.
-std::string launch_error(const char* kernel, unsigned blocks, unsigned threads) {
+std::string launch_error(const char* kernel, unsigned blocks, unsigned threads,
+                         unsigned memory = 0) {
   Emulated device(2);
   StreamHandle stream = device.stream();
   const float* from = device.memory(numbers(128), stream);
-  device.launch(kernel, blocks, threads, Probe{from, device.memory(128), 128}, stream);
+  device.launch(kernel, blocks, threads, Probe{from, device.memory(128), 128}, stream, memory);
   return device.error(stream);
 }
 
@@ -214,6 +223,41 @@ TEST_CASE("copies to shared memory arrive where they are waited for") {
       REQUIRE(found[127 - i] == (i < 100 ? static_cast<float>(i) - 40 : 0));
     }
   }
+}
+
+TEST_CASE("groups of copies arrive one after the other") {
+  for (const std::uint64_t seed : {0U, 1U, 2U}) {
+    Emulated device(seed);
+    StreamHandle stream = device.stream();
+    float* to = device.memory(64);
+    device.launch("probe_groups_of_copies", 1, 32,
+                  Probe{device.memory(numbers(256), stream), to, 256}, stream, 1024);
+    const std::vector<float> found = device.read(to, 64, stream);
+    for (std::size_t i = 0; i < 64; ++i) {
+      REQUIRE(found[i] == static_cast<float>(4 * (i / 32 * 32 + 31 - i % 32)) - 40);
+    }
+  }
+}
+
+TEST_CASE("a launch gives as much shared memory as the kernel was allowed") {
+  Emulated device(2);
+  StreamHandle stream = device.stream();
+  const Probe structure{device.memory(numbers(256), stream), device.memory(64), 256};
+  const auto launch = [&](Function function, unsigned memory) {
+    return device.launch(function, 1, 32, structure, stream, memory);
+  };
+  const Function probe = device.function("probe_groups_of_copies");
+  OK(launch(probe, usual_launched_memory));
+  CHECK(launch(probe, usual_launched_memory + 16) == Result::invalid_value);
+  CHECK(api().func_set_attribute(probe, most_launched_memory, 99 * 1024 + 1) ==
+        Result::invalid_value);
+  CHECK(api().func_set_attribute(probe, most_launched_memory + 1, 0) == Result::invalid_value);
+  OK(api().func_set_attribute(probe, most_launched_memory, 99 * 1024));
+  OK(launch(probe, 99 * 1024));
+  CHECK(launch(probe, 99 * 1024 + 16) == Result::invalid_value);
+  CHECK(launch(device.function("probe_reverse"), usual_launched_memory + 16) ==
+        Result::invalid_value);
+  CHECK(device.error(stream).empty());
 }
 
 TEST_CASE("atomic operations are no races") {
@@ -445,6 +489,13 @@ TEST_CASE("faults of kernels are found and say where") {
   CHECK_THAT(launch_error("probe_foreign_mask", 1, 32), Contains("is not in the mask ffff"));
   CHECK_THAT(launch_error("probe_copies_without_wait", 1, 32), Contains("has not waited for"));
   CHECK_THAT(launch_error("probe_copies_without_barrier", 1, 32), Contains("missing barrier"));
+  CHECK_THAT(launch_error("probe_group_without_wait", 1, 32, 1024), Contains("missing barrier"));
+  CHECK_THAT(launch_error("probe_launched_memory_without_barrier", 1, 32, 128),
+             Contains("missing barrier"));
+  CHECK_THAT(launch_error("probe_launched_memory_without_barrier", 1, 32, 64),
+             Contains("of shared memory, of which its launch gives 64"));
+  CHECK_THAT(launch_error("probe_groups_of_copies", 1, 32, 512),
+             Contains("not a multiple of 16 in shared memory"));
   CHECK_THAT(launch_error("probe_matrices_without_barrier", 1, 32), Contains("missing barrier"));
   CHECK_THAT(launch_error("probe_product_of_half_a_warp", 1, 32),
              Contains("which has ended") || Contains("never reach"));

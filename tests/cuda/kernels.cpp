@@ -147,29 +147,6 @@ TEST_CASE("an index of index_select that is out of range is an error in the CPU'
                     Catch::Contains("index_select: an index is out of range (expected 0 to 4)"));
 }
 
-TEST_CASE("groups have products of their own, and rows behind them are 0") {
-  const auto counts = [](std::initializer_list<std::int64_t> all) {
-    return from_values(std::span<const std::int64_t>(all.begin(), all.size()),
-                       {static_cast<std::int64_t>(all.size())});
-  };
-  const Tensor groups = counts({70, 0, 1, 129, 20});
-  for (const DType type : {DType::f32, DType::f64, DType::bf16}) {
-    const double tolerance = type == DType::bf16 ? 2e-2 : 1e-5;
-    check_near("grouped_mm", {waves({230, 20}, type), waves({5, 20, 70}, type), groups},
-               "expected=-1", tolerance);
-    check_near("grouped_mm",
-               {waves({230, 20}, type), ops::transpose(waves({5, 9, 20}, type), 1, 2), groups},
-               "expected=-1", tolerance);
-    check_near("grouped_outer", {waves({230, 20}, type), waves({230, 70}, type), groups},
-               "expected=-1", tolerance);
-  }
-  const Tensor wrong = to_gpu(counts({2, 3}));
-  CHECK_THROWS_WITH(
-      to_doubles(ops::grouped_mm(to_gpu(waves({4, 3})), to_gpu(waves({2, 3, 2})), wrong)),
-      Catch::Contains("grouped_mm: group 1 does not fit into the rows (expected 0 to 2 rows, got "
-                      "3)"));
-}
-
 TEST_CASE("weights in NF4 codes are the CPU's, of a whole matrix and of a part") {
   plugin::host().load(QLORA_PLUGIN);
   load_operator("nf4_dequantize");

@@ -134,6 +134,23 @@ __global__ void probe_copies(const Probe a) {
   for (int i = 0; i < 4; ++i) a.to[first + i] = numbers[127 - first - i];
 }
 
+/// Copies in two groups, of which the first is used while the second is under way.
+__global__ void probe_groups_of_copies(const Probe a) {
+  auto* const rows = static_cast<MatrixRow*>(tessera::cuda::launched_memory());
+  const unsigned other = 31 - threadIdx.x;
+  for (unsigned group = 0; group < 2; ++group) {
+    tessera::cuda::copy_async(&rows[32 * group + threadIdx.x],
+                              a.from + 4 * (32 * group + threadIdx.x), true);
+    tessera::cuda::end_group_of_copies();
+  }
+  tessera::cuda::wait_for_groups<1>();
+  __syncthreads();
+  a.to[threadIdx.x] = reinterpret_cast<const float*>(&rows[other])[0];
+  tessera::cuda::wait_for_groups<0>();
+  __syncthreads();
+  a.to[32 + threadIdx.x] = reinterpret_cast<const float*>(&rows[32 + other])[0];
+}
+
 __global__ void probe_count(const Probe a) { atomicAdd(a.to, 1.0F); }
 
 // ---- with a fault ----
@@ -215,6 +232,26 @@ __global__ void probe_copies_without_barrier(const Probe a) {
   tessera::cuda::copy_async(&rows[threadIdx.x], a.from + 4 * threadIdx.x, true);
   tessera::cuda::wait_for_copies();
   a.to[threadIdx.x] = static_cast<float>(rows[31 - threadIdx.x].words[0]);
+}
+
+/// Uses the second group of copies, though it has waited for the first only.
+__global__ void probe_group_without_wait(const Probe a) {
+  auto* const rows = static_cast<MatrixRow*>(tessera::cuda::launched_memory());
+  for (unsigned group = 0; group < 2; ++group) {
+    tessera::cuda::copy_async(&rows[32 * group + threadIdx.x], a.from + 4 * threadIdx.x, true);
+    tessera::cuda::end_group_of_copies();
+  }
+  tessera::cuda::wait_for_groups<1>();
+  __syncthreads();
+  a.to[threadIdx.x] = reinterpret_cast<const float*>(&rows[32 + threadIdx.x / 2])[0];
+  tessera::cuda::wait_for_groups<0>();
+}
+
+/// Threads exchange values in the launch's memory without a barrier.
+__global__ void probe_launched_memory_without_barrier(const Probe a) {
+  auto* const values = static_cast<float*>(tessera::cuda::launched_memory());
+  values[threadIdx.x] = a.from[threadIdx.x];
+  a.to[threadIdx.x] = values[31 - threadIdx.x];
 }
 
 /// Overwrites a matrix that ldmatrix of other threads reads.

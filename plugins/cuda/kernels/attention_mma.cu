@@ -45,6 +45,13 @@ struct TilePlace {
   }
 };
 
+/// A head's rows before row `limit`.
+__device__ TileRows rows_of(const AttentionArguments& a, const HeadArray& x, std::int64_t batch,
+                            std::int64_t head, std::int64_t limit) {
+  return {static_cast<std::uint16_t*>(x.data) + batch * x.batch + head * x.head, x.time, limit,
+          a.head_dim};
+}
+
 /// The keys that the queries first to last see, at most.
 __device__ KeyRange keys_of_tile(const AttentionArguments& a, std::int64_t batch,
                                  std::int64_t first, std::int64_t last) {
@@ -165,9 +172,9 @@ __device__ void attention(const AttentionArguments& a) {
   const BinaryScores f(a);
   const QueryTile p(a, rows);
   const auto fetch = [&](Chunk* tile, const HeadArray& x, std::int64_t key) {
-    fetch_tile<width, columns, threads>(tile, x, p.batch, p.key_head, key, p.seen.end, a.head_dim);
+    fetch_tile<width, columns, threads>(tile, rows_of(a, x, p.batch, p.key_head, p.seen.end), key);
   };
-  fetch_tile<width, rows, threads>(queries, a.q, p.batch, p.head, p.first, a.queries, a.head_dim);
+  fetch_tile<width, rows, threads>(queries, rows_of(a, a.q, p.batch, p.head, a.queries), p.first);
   fetch(keys, a.k, p.seen.first);
 
   float sums[row_tiles][width / 8][4] = {};
@@ -210,10 +217,10 @@ __device__ void attention(const AttentionArguments& a) {
             (softmax[m].top[half] + math::log2(total)) * log_of_2;
       }
     }
-    put_sums<T, width>(queries, row, sums[m], factors);  // the warp's own rows
+    put_sums<T, width>(queries, row, 0, sums[m], factors);  // the warp's own rows
   }
   __syncthreads();
-  write_tile<width, rows, threads>(queries, a.y, p.batch, p.head, p.first, a.queries, a.head_dim);
+  write_tile<width, rows, threads>(queries, rows_of(a, a.y, p.batch, p.head, a.queries), p.first);
 }
 
 /// The mean of the gradients of a row's probabilities, which is dy . y where it is not given. The
@@ -264,9 +271,9 @@ __device__ void attention_queries(const AttentionArguments& a) {
   const BinaryScores f(a);
   const QueryTile p(a, rows);
   const RowKeys row_keys(a, p.batch, p.first + row + lane / 4);
-  fetch_tile<width, rows, threads>(queries, a.q, p.batch, p.head, p.first, a.queries, a.head_dim);
-  fetch_tile<width, rows, threads>(gradients, a.dy, p.batch, p.head, p.first, a.queries,
-                                   a.head_dim);
+  fetch_tile<width, rows, threads>(queries, rows_of(a, a.q, p.batch, p.head, a.queries), p.first);
+  fetch_tile<width, rows, threads>(gradients, rows_of(a, a.dy, p.batch, p.head, a.queries),
+                                   p.first);
   float means[2] = {}, log_sums[2] = {};
   for (int i = 0; i < rows_of_warp && p.first + row + i < a.queries; ++i) {
     const std::int64_t query = p.first + row + i;
@@ -286,10 +293,10 @@ __device__ void attention_queries(const AttentionArguments& a) {
 
   float sums[1][width / 8][4] = {};
   for (std::int64_t key = p.seen.first; key < p.seen.end; key += columns) {
-    fetch_tile<width, columns, threads>(keys, a.k, p.batch, p.key_head, key, p.seen.end,
-                                        a.head_dim);
-    fetch_tile<width, columns, threads>(values, a.v, p.batch, p.key_head, key, p.seen.end,
-                                        a.head_dim);
+    fetch_tile<width, columns, threads>(keys, rows_of(a, a.k, p.batch, p.key_head, p.seen.end),
+                                        key);
+    fetch_tile<width, columns, threads>(values, rows_of(a, a.v, p.batch, p.key_head, p.seen.end),
+                                        key);
     wait_for_copies();
     __syncthreads();
     float slopes[1][columns / 8][4] = {}, of_shares[1][columns / 8][4] = {};
@@ -315,9 +322,9 @@ __device__ void attention_queries(const AttentionArguments& a) {
     __syncthreads();
   }
   const float factors[2] = {f.scale, f.scale};
-  put_sums<T, width>(queries, row, sums[0], factors);  // the warp's own rows
+  put_sums<T, width>(queries, row, 0, sums[0], factors);  // the warp's own rows
   __syncthreads();
-  write_tile<width, rows, threads>(queries, a.dq, p.batch, p.head, p.first, a.queries, a.head_dim);
+  write_tile<width, rows, threads>(queries, rows_of(a, a.dq, p.batch, p.head, a.queries), p.first);
 }
 
 /// A column of the scores of attention_keys: a query, its statistics and the keys that it sees.
@@ -362,17 +369,17 @@ __device__ void attention_keys(const AttentionArguments& a) {
   const TilePlace p(a.key_heads, a.batches, a.keys, rows, false);
   const std::int64_t last = p.first + rows < a.keys ? p.first + rows - 1 : a.keys - 1;
   const QueryRange seeing = {queries_of(a, p.first).first, queries_of(a, last).end};
-  fetch_tile<width, rows, threads>(keys, a.k, p.batch, p.head, p.first, a.keys, a.head_dim);
-  fetch_tile<width, rows, threads>(values, a.v, p.batch, p.head, p.first, a.keys, a.head_dim);
+  fetch_tile<width, rows, threads>(keys, rows_of(a, a.k, p.batch, p.head, a.keys), p.first);
+  fetch_tile<width, rows, threads>(values, rows_of(a, a.v, p.batch, p.head, a.keys), p.first);
 
   float sums[shared_keys ? 1 : 2][1][width / 8][4] = {};  // of the values, of the keys
   for (std::int64_t head = p.head * a.group; head < (p.head + 1) * a.group; ++head) {
     for (std::int64_t query = seeing.first; query < seeing.end; query += columns) {
       if (keys_of(a, p.batch, query).first > last) break;  // so are the rest, in other documents
-      fetch_tile<width, columns, threads>(queries, a.q, p.batch, head, query, a.queries,
-                                          a.head_dim);
-      fetch_tile<width, columns, threads>(gradients, a.dy, p.batch, head, query, a.queries,
-                                          a.head_dim);
+      fetch_tile<width, columns, threads>(queries, rows_of(a, a.q, p.batch, head, a.queries),
+                                          query);
+      fetch_tile<width, columns, threads>(gradients, rows_of(a, a.dy, p.batch, head, a.queries),
+                                          query);
       const bool whole = query + columns <= a.queries &&
                          SharedKeys(a, p.batch, query, query + columns - 1).has(p.first, rows);
       wait_for_copies();
@@ -404,11 +411,11 @@ __device__ void attention_keys(const AttentionArguments& a) {
   wait_for_copies();  // where no query sees the keys
   __syncthreads();
   const float ones[2] = {1, 1}, scales[2] = {f.scale, f.scale};
-  if (has_values) put_sums<T, width>(values, row, sums[0][0], ones);
-  if (has_keys) put_sums<T, width>(keys, row, sums[of_keys][0], scales);
+  if (has_values) put_sums<T, width>(values, row, 0, sums[0][0], ones);
+  if (has_keys) put_sums<T, width>(keys, row, 0, sums[of_keys][0], scales);
   __syncthreads();
-  write_tile<width, rows, threads>(keys, a.dk, p.batch, p.head, p.first, a.keys, a.head_dim);
-  write_tile<width, rows, threads>(values, a.dv, p.batch, p.head, p.first, a.keys, a.head_dim);
+  write_tile<width, rows, threads>(keys, rows_of(a, a.dk, p.batch, p.head, a.keys), p.first);
+  write_tile<width, rows, threads>(values, rows_of(a, a.dv, p.batch, p.head, a.keys), p.first);
 }
 
 }  // namespace

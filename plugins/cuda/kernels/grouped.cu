@@ -1,6 +1,7 @@
 // Products of groups of rows, each with a matrix of its own. How many rows a group has is known on
-// the device only. Counts are looked at before, by one thread; what does not fit is cut off here.
+// the device only; what does not fit is cut off here, and noted for the host.
 #include "kernels/grouped.hpp"
+#include "kernels/mma_product.hpp"
 #include "kernels/tile.hpp"
 
 using namespace tessera;
@@ -8,27 +9,106 @@ using namespace tessera::cuda;
 
 namespace {
 
-/// The rows of a group: `count` from `first` on.
+__device__ std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+
+/// Of the lane and those before it.
+__device__ std::int64_t sum_to_lane(std::int64_t value) {
+  const int lane = threadIdx.x % lanes_of_warp;
+  for (int by = 1; by < lanes_of_warp; by *= 2) {
+    const std::int64_t before = __shfl_up_sync(~0U, value, static_cast<unsigned>(by));
+    if (lane >= by) value += before;
+  }
+  return value;
+}
+
+/// The rows of a group: `count` from `first` on. Behind all groups are the rows that have none.
 struct Group {
-  std::int64_t number = 0, first = 0, count = 0;
+  std::int64_t number, first, count;
 
-  /// The first group.
-  __device__ explicit Group(const GroupedArguments& a) : count(rows_of(a)) {}
-  /// The next one; behind all groups are the rows that have none.
-  __device__ void next(const GroupedArguments& a) {
-    first += count;
-    ++number;
-    count = rows_of(a);
+  /// Of a lane: groups `number` to `number` + 31, before which are `before` rows. The warp's lanes
+  /// call it together.
+  __device__ Group(const GroupedArguments& a, std::int64_t base, std::int64_t before)
+      : number(base + threadIdx.x % lanes_of_warp) {
+    const std::int64_t given = number < a.groups    ? a.counts[number * a.step_of_counts]
+                               : number == a.groups ? a.rows
+                                                    : 0;
+    const std::int64_t rows = given < 0 ? 0 : least(given, a.rows);
+    const std::int64_t end = before + sum_to_lane(rows);
+    first = least(end - rows, a.rows);
+    count = least(end, a.rows) - first;
   }
 
- private:
-  __device__ std::int64_t rows_of(const GroupedArguments& a) const {
-    const std::int64_t left = a.rows - first;
-    if (number == a.groups) return left;
-    const std::int64_t rows = a.counts[number * a.step_of_counts];
-    return rows < 0 ? 0 : rows < left ? rows : left;
+  /// A lane's group, for all lanes.
+  __device__ Group of_lane(int lane) const {
+    Group group = *this;
+    group.number = __shfl_sync(~0U, number, lane);
+    group.first = __shfl_sync(~0U, first, lane);
+    group.count = __shfl_sync(~0U, count, lane);
+    return group;
   }
+  __device__ std::int64_t end() const { return first + count; }
 };
+
+__device__ Group group_of(const GroupedArguments& a, std::int64_t number) {
+  std::int64_t before = 0;
+  for (std::int64_t base = 0;; base += lanes_of_warp) {
+    const Group of_lanes(a, base, before);
+    if (number - base < lanes_of_warp) return of_lanes.of_lane(static_cast<int>(number - base));
+    before = of_lanes.of_lane(lanes_of_warp - 1).end();
+  }
+}
+
+/// A tile of a group's rows.
+struct GroupTile {
+  Group group;
+  std::int64_t first;  // of its rows, within the group
+};
+
+/// Tiles are numbered through all groups. Behind the last tile are those of a group without rows.
+template <int rows>
+__device__ GroupTile tile_of(const GroupedArguments& a, std::int64_t tile) {
+  std::int64_t before = 0;
+  for (std::int64_t base = 0;; base += lanes_of_warp) {
+    const Group of_lanes(a, base, before);
+    const std::int64_t tiles = product_tiles(of_lanes.count, rows), end = sum_to_lane(tiles);
+    const unsigned behind = __ballot_sync(~0U, end > tile);
+    const bool is_last = base + lanes_of_warp > a.groups;
+    if (behind != 0 || is_last) {
+      const int lane = behind != 0 ? __ffs(static_cast<int>(behind)) - 1 : lanes_of_warp - 1;
+      const std::int64_t first = (tile - __shfl_sync(~0U, end - tiles, lane)) * rows;
+      return {of_lanes.of_lane(lane), first};
+    }
+    tile -= __shfl_sync(~0U, end, lanes_of_warp - 1);
+    before = of_lanes.of_lane(lanes_of_warp - 1).end();
+  }
+}
+
+/// Notes the first count that does not fit, if nothing else is known to be wrong.
+__device__ void look_at_counts(const GroupedArguments& a) {
+  if (blockIdx.x != 0 || threadIdx.x >= lanes_of_warp) return;
+  std::int64_t before = 0;
+  for (std::int64_t base = 0; base < a.groups; base += lanes_of_warp) {
+    const Group group(a, base, before);
+    const std::int64_t count =
+        group.number < a.groups ? a.counts[group.number * a.step_of_counts] : 0;
+    const std::int64_t left = a.rows - group.first;
+    const unsigned wrong = __ballot_sync(~0U, count < 0 || count > left);
+    if (wrong != 0) {
+      const int lane = __ffs(static_cast<int>(wrong)) - 1;
+      if (lane == static_cast<int>(threadIdx.x) && a.problem->kind == ProblemKind::none) {
+        a.problem->op = a.op;
+        a.problem->value = count;
+        a.problem->place = group.number;
+        a.problem->limit = left + 1;
+        a.problem->kind = ProblemKind::group;
+      }
+      return;
+    }
+    before = group.of_lane(lanes_of_warp - 1).end();
+  }
+}
+
+// ---- any type and strides ----
 
 template <class C>
 __device__ C element_of(const GroupedMatrix& x, std::int64_t group, std::int64_t row,
@@ -36,20 +116,14 @@ __device__ C element_of(const GroupedMatrix& x, std::int64_t group, std::int64_t
   return load<C>(x.data, x.type, group * x.group + row * x.row + column * x.column);
 }
 
-/// Tiles of rows are numbered through all groups; there are at most as many as blocks for them.
 template <class C>
 __device__ void product(const GroupedArguments& a) {
+  look_at_counts(a);
   const std::int64_t tiles_n = product_tiles(a.n);
   const std::int64_t tiles = (product_tiles(a.rows) + a.groups) * tiles_n;
   for (std::int64_t work = blockIdx.x; work < tiles; work += gridDim.x) {
     const std::int64_t first_n = work % tiles_n * product_tile;
-    std::int64_t tile_of_group = work / tiles_n;
-    Group group(a);
-    while (group.number < a.groups && tile_of_group >= product_tiles(group.count)) {
-      tile_of_group -= product_tiles(group.count);
-      group.next(a);
-    }
-    const std::int64_t first_m = tile_of_group * product_tile;
+    const auto [group, first_m] = tile_of<product_tile>(a, work / tiles_n);
     Tile<C> tile;
     multiply_tile(
         tile, group.number < a.groups ? a.k : 0,
@@ -71,13 +145,13 @@ __device__ void product(const GroupedArguments& a) {
 
 template <class C>
 __device__ void outer(const GroupedArguments& a) {
+  look_at_counts(a);
   const std::int64_t tiles_n = product_tiles(a.n);
   const std::int64_t tiles = product_tiles(a.m) * tiles_n;
   for (std::int64_t work = blockIdx.x; work < tiles * a.groups; work += gridDim.x) {
     const std::int64_t first_m = work % tiles / tiles_n * product_tile;
     const std::int64_t first_n = work % tiles_n * product_tile;
-    Group group(a);
-    while (group.number < work / tiles) group.next(a);
+    const Group group = group_of(a, work / tiles);
     Tile<C> tile;
     multiply_tile(
         tile, group.count,
@@ -97,32 +171,70 @@ __device__ void outer(const GroupedArguments& a) {
   }
 }
 
+// ---- tensor cores: a block for each tile ----
+
+/// The rows of x from (group, row, column) on; `rows` and `elements` are those that exist.
+__device__ TileRows rows_of(const GroupedMatrix& x, std::int64_t step, std::int64_t offset,
+                            std::int64_t rows, std::int64_t elements) {
+  return {static_cast<std::uint16_t*>(x.data) + offset, step, rows, elements};
+}
+
+/// `turned`: b has columns of consecutive elements, as weights [groups, n, k] that are transposed.
+template <class T, bool turned>
+__device__ void mma_product(const GroupedArguments& a) {
+  look_at_counts(a);
+  const std::int64_t tiles_n = product_tiles(a.n, mma_columns);
+  const std::int64_t n = blockIdx.x % tiles_n * mma_columns, left_n = a.n - n;
+  const auto [group, m] = tile_of<mma_rows>(a, blockIdx.x / tiles_n);
+  const std::int64_t left_m = group.count - m, row = group.first + m;
+  if (left_m <= 0) return;
+  const std::int64_t terms = group.number < a.groups ? a.k : 0;
+  const std::int64_t of_b = group.number * a.b.group;
+  MmaTile<T, true, turned> tile;
+  tile.multiply(rows_of(a.a, a.a.row, row * a.a.row, left_m, a.k),
+                turned ? rows_of(a.b, a.b.column, of_b + n * a.b.column, left_n, a.k)
+                       : rows_of(a.b, a.b.row, of_b + n, a.k, left_n),
+                terms);
+  tile.write(rows_of(a.y, a.y.row, row * a.y.row + n, left_m, left_n));
+}
+
+template <class T>
+__device__ void mma_outer(const GroupedArguments& a) {
+  look_at_counts(a);
+  const std::int64_t tiles_m = product_tiles(a.m, mma_rows),
+                     tiles_n = product_tiles(a.n, mma_columns);
+  const std::int64_t m = blockIdx.x / tiles_n % tiles_m * mma_rows;
+  const std::int64_t n = blockIdx.x % tiles_n * mma_columns;
+  const Group group = group_of(a, blockIdx.x / (tiles_m * tiles_n));
+  MmaTile<T, false, false> tile;
+  tile.multiply(rows_of(a.a, a.a.row, group.first * a.a.row + m, group.count, a.m - m),
+                rows_of(a.b, a.b.row, group.first * a.b.row + n, group.count, a.n - n),
+                group.count);
+  tile.write(rows_of(a.y, a.y.row, group.number * a.y.group + m * a.y.row + n, a.m - m, a.n - n));
+}
+
 }  // namespace
 
-extern "C" {
-
-/// By one thread: the first count that does not fit, if nothing else is known to be wrong.
-__global__ void find_wrong_group(const GroupedArguments a) {
-  if (threadIdx.x != 0) return;
-  std::int64_t left = a.rows;
-  for (std::int64_t group = 0; group < a.groups; ++group) {
-    const std::int64_t count = a.counts[group * a.step_of_counts];
-    if (count < 0 || count > left) {
-      if (a.problem->kind != ProblemKind::none) return;
-      a.problem->op = a.op;
-      a.problem->value = count;
-      a.problem->place = group;
-      a.problem->limit = left + 1;
-      a.problem->kind = ProblemKind::group;
-      return;
-    }
-    left -= count;
+#define KERNELS(T, name)                                                                          \
+  __global__ void __launch_bounds__(mma_threads)                                                  \
+      grouped_product_##name(const GroupedArguments a) {                                          \
+    mma_product<T, false>(a);                                                                     \
+  }                                                                                               \
+  __global__ void __launch_bounds__(mma_threads)                                                  \
+      grouped_product_turned_##name(const GroupedArguments a) {                                   \
+    mma_product<T, true>(a);                                                                      \
+  }                                                                                               \
+  __global__ void __launch_bounds__(mma_threads) grouped_outer_##name(const GroupedArguments a) { \
+    mma_outer<T>(a);                                                                              \
   }
-}
+
+extern "C" {
 
 __global__ void grouped_product_f32(const GroupedArguments a) { product<float>(a); }
 __global__ void grouped_product_f64(const GroupedArguments a) { product<double>(a); }
 __global__ void grouped_outer_f32(const GroupedArguments a) { outer<float>(a); }
 __global__ void grouped_outer_f64(const GroupedArguments a) { outer<double>(a); }
+KERNELS(BFloat16, bf16)
+KERNELS(Half, f16)
 
 }  // extern "C"

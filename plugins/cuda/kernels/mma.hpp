@@ -78,4 +78,22 @@ inline __device__ void copy_async(void* to, const void* from, bool exists) {
 /// Waits for this thread's copies; a barrier makes them visible to the others.
 inline __device__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+/// The copies that this thread has begun since the last call, or none, are a group.
+inline __device__ void end_group_of_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/// Waits for all groups of this thread but the last `left`.
+template <int left>
+__device__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+/// A block's shared memory of the size that its launch gives, at a multiple of 16 bytes. A kernel
+/// that uses it has no other.
+inline __device__ void* launched_memory() {
+  extern __shared__ __align__(16) unsigned char memory_of_launch[];
+  return memory_of_launch;
+}
+
 }  // namespace tessera::cuda

@@ -1,9 +1,8 @@
-// Tiles of rows of heads in shared memory, 16 bits an element, and fragments of them for tensor
-// cores. A block has `threads` threads; each warp works on 16 rows.
+// Tiles of rows in shared memory, 16 bits an element, and fragments of them for tensor cores. A
+// block has `threads` threads; fragments have 16 rows.
 #pragma once
 #include <cstdint>
 
-#include "kernels/arguments.hpp"
 #include "kernels/mma.hpp"
 
 namespace tessera::cuda {
@@ -16,10 +15,11 @@ inline constexpr int lanes_of_warp = 32;
 inline constexpr int rows_of_warp = 16;
 
 /// Where a chunk of a tile's row is. Chunks change places within a row, so that the same chunk of 8
-/// rows is in 8 different groups of banks.
+/// rows is in 8 different groups of banks. Of 32 elements, two rows fill the banks.
 template <int width>
 __device__ Chunk* place_of(Chunk* tile, int row, int chunk) {
-  return tile + row * (width / 8) + (chunk ^ (row % 8));
+  static_assert(width == 32 || width % 64 == 0);
+  return tile + row * (width / 8) + (chunk ^ (width == 32 ? row / 2 % 4 : row % 8));
 }
 
 /// One memory for all tiles of a kernel.
@@ -29,49 +29,61 @@ __device__ __forceinline__ Chunk* tile_memory() {
   return memory;
 }
 
-/// Begins to copy `rows` rows of a head from row `first` on; zeros from row `limit` and element
-/// `dims` on.
-template <int width, int rows, int threads>
-__device__ void fetch_tile(Chunk* tile, const HeadArray& x, std::int64_t batch, std::int64_t head,
-                           std::int64_t first, std::int64_t limit, std::int64_t dims) {
-  constexpr int chunks = width / 8;
-  const std::uint16_t* const begin =
-      static_cast<const std::uint16_t*>(x.data) + batch * x.batch + head * x.head;
-  for (int i = threadIdx.x; i < rows * chunks; i += threads) {
-    const int row = i / chunks, chunk = i % chunks;
-    const bool exists = first + row < limit && chunk * 8 < dims;
-    copy_async(place_of<width>(tile, row, chunk),
-               begin + (exists ? (first + row) * x.time + chunk * 8 : 0), exists);
+/// Rows of elements in the device's memory, which begin at multiples of 16 bytes. There are `rows`
+/// of `elements`, a multiple of 8.
+struct TileRows {
+  std::uint16_t* begin;
+  std::int64_t step;  // from row to row, in elements
+  std::int64_t rows, elements;
+};
+
+/// Calls body(a chunk of the tile, where it is in the device's memory, whether it exists) for the
+/// thread's chunks of a tile, whose first element is element `element` of row `row`.
+template <int width, int rows, int threads, class Body>
+__device__ void each_chunk(Chunk* tile, const TileRows& x, std::int64_t row, std::int64_t element,
+                           Body body) {
+  constexpr int chunks = width / 8, rows_at_once = threads / chunks;
+  static_assert(threads % chunks == 0 && rows % rows_at_once == 0);
+  const int first = threadIdx.x / chunks, chunk = threadIdx.x % chunks;
+  const bool inside = element + chunk * 8 < x.elements;
+  const std::int64_t left = x.rows - row - first, step = rows_at_once * x.step;
+  std::uint16_t* at = x.begin + (row + first) * x.step + element + chunk * 8;
+#pragma unroll
+  for (int i = 0; i < rows; i += rows_at_once, at += step) {
+    body(place_of<width>(tile, first + i, chunk), at, inside && i < left);
   }
 }
 
-/// Writes `rows` rows of a tile, as fetch_tile reads them.
+/// Begins to copy a tile; zeros where nothing exists.
 template <int width, int rows, int threads>
-__device__ void write_tile(Chunk* tile, const HeadArray& x, std::int64_t batch, std::int64_t head,
-                           std::int64_t first, std::int64_t limit, std::int64_t dims) {
-  constexpr int chunks = width / 8;
-  std::uint16_t* const begin =
-      static_cast<std::uint16_t*>(x.data) + batch * x.batch + head * x.head;
-  for (int i = threadIdx.x; i < rows * chunks; i += threads) {
-    const int row = i / chunks, chunk = i % chunks;
-    if (first + row < limit && chunk * 8 < dims) {
-      *reinterpret_cast<Chunk*>(begin + (first + row) * x.time + chunk * 8) =
-          *place_of<width>(tile, row, chunk);
-    }
-  }
+__device__ void fetch_tile(Chunk* tile, const TileRows& x, std::int64_t row,
+                           std::int64_t element = 0) {
+  each_chunk<width, rows, threads>(tile, x, row, element,
+                                   [&](Chunk* to, const std::uint16_t* from, bool exists) {
+                                     copy_async(to, exists ? from : x.begin, exists);
+                                   });
 }
 
-/// Puts 16 rows of sums, each times its factor, into a tile: factors[0] is that of the lane's first
-/// row, factors[1] that of the row 8 below.
-template <class T, int width>
-__device__ void put_sums(Chunk* tile, int row, const float (&sums)[width / 8][4],
+/// Writes what exists of a tile, as fetch_tile reads it.
+template <int width, int rows, int threads>
+__device__ void write_tile(Chunk* tile, const TileRows& x, std::int64_t row) {
+  each_chunk<width, rows, threads>(tile, x, row, 0,
+                                   [](const Chunk* from, std::uint16_t* to, bool exists) {
+                                     if (exists) *reinterpret_cast<Chunk*>(to) = *from;
+                                   });
+}
+
+/// Puts 16 rows of sums, each times its factor, into a tile from `first_chunk` on: factors[0] is
+/// that of the lane's first row, factors[1] that of the row 8 below.
+template <class T, int width, int blocks>
+__device__ void put_sums(Chunk* tile, int row, int first_chunk, const float (&sums)[blocks][4],
                          const float (&factors)[2]) {
   const int lane = threadIdx.x % lanes_of_warp;
 #pragma unroll
-  for (int n = 0; n < width / 8; ++n) {
+  for (int n = 0; n < blocks; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      Chunk* const chunk = place_of<width>(tile, row + lane / 4 + 8 * half, n);
+      Chunk* const chunk = place_of<width>(tile, row + lane / 4 + 8 * half, first_chunk + n);
       reinterpret_cast<std::uint32_t*>(chunk)[lane % 4] =
           pack<T>(sums[n][2 * half] * factors[half], sums[n][2 * half + 1] * factors[half]);
     }
@@ -100,6 +112,14 @@ template <int width>
 __device__ void rows_as_b(std::uint32_t (&words)[4], Chunk* tile, int row, int step) {
   const int lane = threadIdx.x % lanes_of_warp;
   load_transposed(words, place_of<width>(tile, row + lane % 16, 2 * step + lane / 16));
+}
+
+/// 16 columns of 16 rows, turned, as the first operand: the rows are what is summed over.
+template <int width>
+__device__ void columns_as_a(std::uint32_t (&words)[4], Chunk* tile, int row, int step) {
+  const int lane = threadIdx.x % lanes_of_warp;
+  load_transposed(words,
+                  place_of<width>(tile, row + lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2));
 }
 
 /// sums[i, j] += row i of a . row j of b: `row_tiles` times 16 rows of a from `row` on, `columns`

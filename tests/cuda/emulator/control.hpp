@@ -17,6 +17,8 @@ bool emulator_set_copies_block(bool block);
 bool emulator_set_lazy_loading(bool lazy);
 /// Kernels launched since the process began.
 std::uint64_t emulator_launches(void);
+/// The name of the kernel that was launched last.
+const char* emulator_last_kernel(void);
 /// The priority of the stream in which a kernel was launched last.
 int emulator_last_priority(void);
 /// Graphs launched since the process began.

@@ -39,6 +39,7 @@ struct ContextData {
 struct ModuleData {};
 struct FunctionData {
   emulator::Kernel kernel;
+  unsigned memory = tessera::cuda::usual_launched_memory;  // that its launches may give
 };
 struct EventData {
   std::shared_ptr<emulator::Event> event = std::make_shared<emulator::Event>();
@@ -70,6 +71,7 @@ std::atomic<pid_t> owner = 0;  // the process that called cuInit
 std::atomic<std::uint64_t> launches = 0;
 std::atomic<std::uint64_t> graph_launches = 0;
 std::atomic<int> last_priority = 0;  // of the stream of the last launch
+std::atomic<const char*> last_kernel = "";
 std::atomic<bool> lost = false;      // the device, by TESSERA_EMULATOR_LOSE
 thread_local Context current = nullptr;
 /// What the calling thread records; null: nothing.
@@ -646,6 +648,19 @@ Result cuModuleGetFunction(Function* function, Module, const char* name) {
   });
 }
 
+Result cuFuncSetAttribute(Function function, int attribute, int value) {
+  const Result result = in_context();
+  if (result != Result::success) {
+    return result;
+  }
+  if (attribute != most_launched_memory || value < 0 ||
+      static_cast<std::size_t>(value) > emulator::most_launched_bytes) {
+    return Result::invalid_value;
+  }
+  function->memory = static_cast<unsigned>(value);
+  return Result::success;
+}
+
 Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                       StreamHandle stream, void** parameters, void** extra) {
@@ -655,7 +670,7 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
   }
   // Of the two ways to give parameters this has the one that says how long they are.
   if (parameters != nullptr || extra == nullptr || extra[0] != launch_buffer_pointer ||
-      extra[2] != launch_buffer_size || extra[4] != nullptr || shared_bytes != 0 ||
+      extra[2] != launch_buffer_size || extra[4] != nullptr || shared_bytes > function->memory ||
       stream == nullptr) {
     return Result::invalid_value;
   }
@@ -664,11 +679,13 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
   launch->kernel = &function->kernel;
   launch->grid = {grid_x, grid_y, grid_z};
   launch->block = {block_x, block_y, block_z};
+  launch->memory = shared_bytes;
   const auto* structure = static_cast<const std::byte*>(extra[1]);
   launch->structure.assign(structure, structure + *static_cast<std::size_t*>(extra[3]));
   Memory::instance().open_addresses(launch->structure.data(), launch->structure.size());
   launch->stream = name_of(*stream->stream);
   last_priority = stream->stream->priority;
+  last_kernel = function->kernel.name.c_str();
   const std::uint64_t number = ++launches;
   if (loses(current->device, number)) {
     lost = true;
@@ -769,6 +786,7 @@ void emulator_set_idle(std::int64_t microseconds) {
   Executor::instance().set_idle_microseconds(microseconds);
 }
 std::uint64_t emulator_launches() { return launches; }
+const char* emulator_last_kernel() { return last_kernel; }
 int emulator_last_priority() { return last_priority; }
 std::uint64_t emulator_graph_launches() { return graph_launches; }
 int emulator_current_device() {

@@ -34,6 +34,7 @@ struct AsyncCopy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   bool exists = true;  // or zeros
+  unsigned group = 0;
 };
 
 struct Thread {
@@ -46,6 +47,7 @@ struct Thread {
   std::uint64_t result = 0;
   LaneWords* words = nullptr;  // of an operation on matrices
   std::vector<AsyncCopy> copies;
+  unsigned groups = 0;  // of copies that are complete
 };
 
 /// The running launch.
@@ -172,6 +174,7 @@ void run_block(Grid& grid, std::uint32_t block) {
   std::ranges::fill(grid.warp_barriers, 0U);
   const std::span<std::byte> shared = launch.kernel->library->shared;
   std::memset(shared.data(), 0xff, shared.size());  // NaN, where it is read before it is written
+  std::ranges::fill(launched_memory().first(launch.memory), std::byte{0xff});
   const std::size_t count = grid.threads.size();
   for (std::size_t i = 0; i < count; ++i) {
     grid.threads[i] = {};
@@ -313,11 +316,30 @@ constexpr std::size_t matrix_row_bytes = 16;
 
 /// A row of a matrix, or what is copied to one: in shared memory, where its size divides addresses.
 void check_matrix_row(const std::byte* at) {
-  const std::span<std::byte> shared = current->launch->kernel->library->shared;
-  if (at < shared.data() || at + matrix_row_bytes > shared.data() + shared.size() ||
-      std::bit_cast<std::uintptr_t>(at) % matrix_row_bytes != 0) {
+  const auto is_in = [at](std::span<std::byte> memory) {
+    return at >= memory.data() && at + matrix_row_bytes <= memory.data() + memory.size();
+  };
+  const bool is_shared = is_in(current->launch->kernel->library->shared) ||
+                         is_in(launched_memory().first(current->launch->memory));
+  if (!is_shared || std::bit_cast<std::uintptr_t>(at) % matrix_row_bytes != 0) {
     fail_here("the address of a row of a matrix is not a multiple of 16 in shared memory");
   }
+}
+
+/// Finishes the thread's copies of the groups before `end`.
+void finish_copies(Thread& thread, unsigned end) {
+  std::erase_if(thread.copies, [end](const AsyncCopy& copy) {
+    if (copy.group >= end) {
+      return false;
+    }
+    check_store(copy.to, matrix_row_bytes);
+    if (copy.exists) {
+      std::memcpy(copy.to, copy.from, matrix_row_bytes);
+    } else {
+      std::memset(copy.to, 0, matrix_row_bytes);
+    }
+    return true;
+  });
 }
 
 void check_launch(const Launch& launch) {
@@ -362,6 +384,11 @@ void run_launch(const Launch& launch, std::uint64_t seed) {
   for (std::size_t k = 0; k < blocks; ++k) {
     run_block(grid, static_cast<std::uint32_t>((first + k % blocks * step) % blocks));
   }
+}
+
+std::span<std::byte> launched_memory() {
+  alignas(128) static std::array<std::byte, most_launched_bytes> memory;
+  return memory;
 }
 
 std::span<const std::byte> fiber_stacks() { return fibers().stacks(); }
@@ -429,21 +456,22 @@ void emulator_copy_async(void* to, const void* from, bool exists) {
   }
   emulator::check_store(to, emulator::matrix_row_bytes);
   std::memset(target, 0xff, emulator::matrix_row_bytes);  // NaN until it is waited for
-  current->threads[running.thread].copies.push_back(
-      {target, static_cast<const std::byte*>(from), exists});
+  emulator::Thread& thread = current->threads[running.thread];
+  thread.copies.push_back({target, static_cast<const std::byte*>(from), exists, thread.groups});
 }
 
 void emulator_wait_for_copies() {
-  std::vector<emulator::AsyncCopy>& copies = current->threads[running.thread].copies;
-  for (const emulator::AsyncCopy& copy : copies) {
-    emulator::check_store(copy.to, emulator::matrix_row_bytes);
-    if (copy.exists) {
-      std::memcpy(copy.to, copy.from, emulator::matrix_row_bytes);
-    } else {
-      std::memset(copy.to, 0, emulator::matrix_row_bytes);
-    }
-  }
-  copies.clear();
+  emulator::Thread& thread = current->threads[running.thread];
+  emulator::finish_copies(thread, ++thread.groups);
 }
+
+void emulator_end_group_of_copies() { ++current->threads[running.thread].groups; }
+
+void emulator_wait_for_groups(unsigned left) {
+  emulator::Thread& thread = current->threads[running.thread];
+  emulator::finish_copies(thread, thread.groups < left ? 0 : thread.groups - left);
+}
+
+void* emulator_launched_memory() { return emulator::launched_memory().data(); }
 
 }  // extern "C"

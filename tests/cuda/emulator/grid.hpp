@@ -34,9 +34,15 @@ struct Kernel {
 struct Launch {
   const Kernel* kernel = nullptr;
   Extent grid, block;
+  std::size_t memory = 0;            // bytes of shared memory besides the kernel's own
   std::vector<std::byte> structure;  // the kernel's parameter
   std::string stream;                // for errors: "stream 3 of device 0"
 };
+
+/// What a launch may give of shared memory: that of the GPUs which have the least.
+inline constexpr std::size_t most_launched_bytes = 99 * 1024;
+/// That memory, of which the running launch has the first bytes.
+std::span<std::byte> launched_memory();
 
 /// Runs a launch. Errors (Fault): those that the kernel's threads make; see docs/emulator.md.
 void run_launch(const Launch& launch, std::uint64_t seed);

@@ -48,6 +48,11 @@ unsigned emulator_lane(void);
 /// 16 bytes, which are there when the thread has waited; or zeros.
 void emulator_copy_async(void* to, const void* from, bool exists);
 void emulator_wait_for_copies(void);
+// The same for groups of them, of which the last `left` stay under way.
+void emulator_end_group_of_copies(void);
+void emulator_wait_for_groups(unsigned left);
+/// The block's shared memory of the size that the launch gives.
+void* emulator_launched_memory(void);
 /// Checks that an atomic operation may use the address.
 void emulator_atomic(const void* address, unsigned bytes);
 }
@@ -56,6 +61,8 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 
 inline constexpr int warpSize = 32;
+
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 
 __forceinline__ void __syncthreads() { emulator_barrier(); }
 inline void __syncwarp(unsigned mask = ~0U) { emulator_warp_barrier(mask); }

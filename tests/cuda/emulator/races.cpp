@@ -50,9 +50,12 @@ class Checker {
     if (++launch_ == 1U << 13) {
       madvise(of_devices_, shadow_bytes, MADV_DONTNEED);
       of_shared_.clear();
+      of_launched_.clear();
       launch_ = 1;
     }
     stacks_ = fiber_stacks();
+    launched_ = launched_memory().first(launch.memory);
+    of_launched_.resize(most_launched_bytes);
     shared_ = launch.kernel->library->shared;
     if (!shared_.empty()) {
       records_of_shared_ = &of_shared_[shared_.data()];
@@ -70,8 +73,10 @@ class Checker {
         check_allocation(at, bytes, kind);
       }
       record(of_devices_ + offset, at, bytes, kind, false);
-    } else if (at >= shared_.data() && at < shared_.data() + shared_.size()) {
+    } else if (is_in(shared_, at)) {
       record(records_of_shared_->data() + (at - shared_.data()), at, bytes, kind, true);
+    } else if (is_in(launched_, at) && is_in(launched_, at + bytes - 1)) {
+      record(of_launched_.data() + (at - launched_.data()), at, bytes, kind, true);
     } else {
       check_elsewhere(at, bytes, kind);
     }
@@ -81,13 +86,17 @@ class Checker {
   void allow(const std::byte* at, std::size_t bytes) {
     if (memory_.is_open(at)) {
       check_allocation(at, bytes, Kind::store);
-    } else if (!(at >= shared_.data() && at < shared_.data() + shared_.size())) {
+    } else if (!is_in(shared_, at) && !is_in(launched_, at)) {
       check_elsewhere(at, bytes, Kind::store);
     }
   }
 
  private:
   static constexpr std::size_t shadow_bytes = Memory::range * sizeof(Records);
+
+  static bool is_in(std::span<const std::byte> memory, const std::byte* at) {
+    return at >= memory.data() && at < memory.data() + memory.size();
+  }
 
   static const char* verb(Kind kind) { return kind == Kind::store ? "writes" : "reads"; }
 
@@ -110,6 +119,10 @@ class Checker {
     }
     if (memory_.is_pinned(at, bytes)) {
       return;
+    }
+    if (is_in(launched_memory(), at)) {
+      fault_in_kernel(text("it ", verb(kind), " ", bytes, " bytes at byte ", at - launched_.data(),
+                           " of shared memory, of which its launch gives ", launched_.size()));
     }
     // Indices and constants.
     if (kind == Kind::load) {
@@ -204,9 +217,11 @@ class Checker {
     if (earlier.block != any_block && earlier.block != running.block) {
       who += text(" of block ", earlier.block);
     }
-    const std::string where = shared ? text("byte ", at - shared_.data(), " of shared memory")
-                                     : text("device memory at offset ",
-                                            memory_.offset_of(at) - begin_, " of its allocation");
+    const std::string where =
+        shared ? text("byte ", at - (is_in(shared_, at) ? shared_.data() : launched_.data()),
+                      " of shared memory")
+               : text("device memory at offset ", memory_.offset_of(at) - begin_,
+                      " of its allocation");
     const bool several = earlier.block == any_block || earlier.many == 1;
     const bool other_block = earlier.block != running.block % any_block;
     fault_in_kernel(text("race: it ", verb(kind), " ", bytes, " bytes at ", where, ", which ", who,
@@ -222,9 +237,10 @@ class Checker {
   std::uint64_t frees_ = 0;
   Records* of_devices_ = nullptr;
   std::span<const std::byte> stacks_;
-  std::span<std::byte> shared_;
+  std::span<std::byte> shared_, launched_;
   std::map<const std::byte*, std::vector<Records>> of_shared_;  // by library
   std::vector<Records>* records_of_shared_ = nullptr;
+  std::vector<Records> of_launched_;
 };
 
 Checker::Checker() {

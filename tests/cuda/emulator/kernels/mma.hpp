@@ -36,4 +36,13 @@ inline void copy_async(void* to, const void* from, bool exists) {
 
 inline void wait_for_copies() { emulator_wait_for_copies(); }
 
+inline void end_group_of_copies() { emulator_end_group_of_copies(); }
+
+template <int left>
+inline void wait_for_groups() {
+  emulator_wait_for_groups(left);
+}
+
+inline void* launched_memory() { return emulator_launched_memory(); }
+
 }  // namespace tessera::cuda
