@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "control.hpp"
 #include "errors.hpp"
 
 import tessera.base;
@@ -335,6 +336,37 @@ TEST_CASE("groups of the same members are split from one communicator, and other
       there->all_reduce(x.device_address(), sum.device_address(), 3, DType::f32);
       check(to_doubles(sum) == Values(3, 2 + world.rank() + other), "of both members");
     }
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("groups of more than two members share memory of the device, and run in one order") {
+  const Outcome outcome = launched(4, [](World& world) {
+    const Device device = gpu(world.rank());
+    const Tensor x = full({3}, 1 + world.rank(), DType::f32, device);
+    const auto taken_by = [&](const std::vector<int>& members, const std::string& name) {
+      synchronize(device);
+      const auto before = emulator_used_memory(world.rank());
+      const ops::GroupArgument group = ops::GroupArgument::of(members, name);
+      for (int times = 0; times < 2; ++times) {
+        to_doubles(ops::all_reduce(x, ReduceOp::sum, group));
+      }
+      return emulator_used_memory(world.rank()) - before;
+    };
+    const std::vector<int> pair = {world.rank() & 2, world.rank() | 1};
+    constexpr auto buffers = 60ULL << 20;  // more than the tensors of a group take
+    check(taken_by(all_ranks(world), "gathers") > buffers, "a communicator takes memory");
+    check(taken_by(all_ranks(world), "reductions") < buffers, "four members share");
+    check(taken_by(pair, "gathers") > buffers && taken_by(pair, "reductions") > buffers,
+          "two members do not");
+    // Both are queued before anything runs, in one order on all ranks.
+    ops::PendingTensor first = ops::all_reduce_async(
+        x, ReduceOp::sum, ops::GroupArgument::of(all_ranks(world), "gathers"));
+    ops::PendingTensor second = ops::all_reduce_async(
+        x, ReduceOp::max, ops::GroupArgument::of(all_ranks(world), "reductions"));
+    check(to_doubles(second.wait()) == Values(3, 4), "the second one");
+    check(to_doubles(first.wait()) == Values(3, 10), "the first one");
   });
   INFO(outcome.errors);
   CHECK(outcome.code == 0);
