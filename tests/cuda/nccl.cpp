@@ -146,6 +146,10 @@ Values averaged(Communicator& c, const Tensor& from, const Tensor& to) {
   return to_doubles(to);
 }
 
+std::byte* from_byte(const Tensor& x, std::size_t bytes) {
+  return static_cast<std::byte*>(x.device_address()) + bytes;
+}
+
 bool same_number(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 }  // namespace
@@ -196,7 +200,9 @@ TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits 
     request.id = id;
     const auto group = offer.join(request);
     const World& world = World::current();
-    constexpr std::int64_t count = 300;
+    constexpr std::int64_t count = 301;
+    // Of sums, each number of ranks that is another tree, with addresses that fit vectors or not.
+    const std::vector<int> trees = {1, 2, 3, 4, 5, 7, 8, 12, 16, 20, 37};
     for (const DType type : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i64,
                              DType::i32, DType::u8, DType::boolean}) {
       for (const ReduceOp reduce :
@@ -205,7 +211,9 @@ TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits 
           const bool f32 = (mode & 1) != 0 && (type == DType::bf16 || type == DType::f16);
           const bool accumulate = (mode & 2) != 0 && type != DType::boolean;
           if (reduce == ReduceOp::avg && !is_floating(type)) continue;
-          for (const int sources : {3, 20}) {
+          const bool adds = reduce == ReduceOp::sum || reduce == ReduceOp::avg;
+          for (const int sources : adds ? trees : std::vector<int>{3, 20}) {
+            const std::size_t skipped = sources % 5 == 0 ? size_of(type) : 0;
             std::vector<Tensor> here;
             std::vector<Tensor> there;
             std::vector<const void*> from_here;
@@ -214,20 +222,21 @@ TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits 
               here.push_back(
                   ops::cast(ops::mul_scalar(filled(world, count, DType::f32), 1 + 0.1 * i), type));
               there.push_back(ops::to_device(here.back(), device));
-              from_here.push_back(here.back().device_address());
-              from_there.push_back(there.back().device_address());
+              from_here.push_back(from_byte(here.back(), skipped));
+              from_there.push_back(from_byte(there.back(), skipped));
             }
             const Tensor to = filled(world, count, f32 ? DType::f32 : type);
             const Tensor to_there = ops::to_device(to, device);
-            collective::Combination c = {.destination = to.device_address(),
-                                         .sources = from_here,
-                                         .count = count,
-                                         .type = type,
-                                         .reduce = reduce,
-                                         .destination_f32 = f32,
-                                         .accumulate = accumulate};
+            collective::Combination c = {
+                .destination = from_byte(to, skipped == 0 ? 0 : size_of(to.dtype())),
+                .sources = from_here,
+                .count = skipped == 0 ? count : count - 1,
+                .type = type,
+                .reduce = reduce,
+                .destination_f32 = f32,
+                .accumulate = accumulate};
             collective::combine_on_host(c);
-            c.destination = to_there.device_address();
+            c.destination = from_byte(to_there, skipped == 0 ? 0 : size_of(to.dtype()));
             c.sources = from_there;
             group->combine(current_stream(device).native(), c);
             check(std::ranges::equal(to_doubles(to_there), to_doubles(to), same_number),
