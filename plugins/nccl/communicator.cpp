@@ -28,9 +28,11 @@ Config non_blocking() {
 
 }  // namespace
 
-Communicator::Communicator(GroupMember place, const UniqueId& id) : place_(std::move(place)) {
+Communicator::Communicator(GroupMember place, const UniqueId& id, bool shares)
+    : place_(std::move(place)) {
   place_.device.make_current();
   Config config = non_blocking();
+  config.split_share = shares ? 1 : 0;
   try {
     const Result result =
         api().comm_init_rank_config(&comm_, place_.size, id, place_.rank, &config);

@@ -27,8 +27,11 @@ class Communicator {
   };
 
   /// Returns when all members have called it. Errors: NCCL's, such as two members on one GPU.
-  Communicator(GroupMember place, const UniqueId& id);
-  /// Another one of the same members, which all call it.
+  /// `shares`: those that are split from it share its buffers, and their work runs in the order in
+  /// which it is queued, as that of one communicator.
+  Communicator(GroupMember place, const UniqueId& id, bool shares);
+  /// Another one of the same members, which all call it. Where they share, it waits until what is
+  /// queued is done.
   Communicator(Communicator& same_members, WaitCheck check);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>
@@ -40,6 +41,18 @@ Result grouped(const Calls& calls) {
   return result == Result::success ? ended : result;
 }
 
+constexpr std::size_t vector_bytes = 16;
+
+/// Whether a kernel can read and write 16 bytes at a time.
+bool is_of_vectors(const Combination& c) {
+  const auto aligned = [](const void* data) {
+    return reinterpret_cast<std::uintptr_t>(data) % vector_bytes == 0;
+  };
+  return (c.reduce == ReduceOp::sum || c.reduce == ReduceOp::avg) &&
+         (c.type == DType::f32 || c.type == DType::bf16 || c.type == DType::f16) &&
+         aligned(c.destination) && std::ranges::all_of(c.sources, aligned);
+}
+
 template <class Arguments>
 void launch_combine(cuda::Interop& device, DeviceDriver::Queue queue, const Combination& c,
                     const char* size) {
@@ -52,6 +65,14 @@ void launch_combine(cuda::Interop& device, DeviceDriver::Queue queue, const Comb
   a.destination_type = c.destination_f32 ? DType::f32 : c.type;
   a.reduce = static_cast<cuda::RankReduce>(c.reduce);
   a.accumulate = c.accumulate;
+  if (is_of_vectors(c)) {
+    // A vector for each thread.
+    const auto vectors = c.count / static_cast<std::int64_t>(vector_bytes / size_of(c.type));
+    device.launch_kernel(queue, std::string("sum_vectors_") + facts_of(c.type).name + size,
+                         cuda::blocks_for(vectors * cuda::elements_per_thread),
+                         cuda::threads_per_block, &a, sizeof(a));
+    return;
+  }
   device.launch_kernel(queue, std::string("combine_") + facts_of(facts_of(c.type).sums).name + size,
                        cuda::blocks_for(c.count), cuda::threads_per_block, &a, sizeof(a));
 }

@@ -27,6 +27,11 @@ using namespace tessera;
 using collective::DeviceGroupRequest;
 using nccl::Communicator;
 
+/// Groups of more than two members share the buffers of their members' first communicator. All
+/// members queue what they do together in one order. Two members may be two stages of a pipeline:
+/// of their messages, those of one direction must not wait for those of the other one.
+bool shares_buffers(int members) { return members > 2; }
+
 /// The first communicators of this process, from which those of groups are split: one for each list
 /// of members. Nothing is queued in them, as NCCL wants it for a split.
 class FirstCommunicators {
@@ -95,7 +100,7 @@ std::unique_ptr<collective::DeviceGroup> join(const DeviceGroupRequest& request)
     first = std::make_shared<Communicator>(
         Communicator::GroupMember{*device, numbers_text("rank", request.ranks), request.rank,
                                   request.size, request.check},
-        id);
+        id, shares_buffers(request.size));
     first_communicators().add(request, first);
   }
   if (first == nullptr) {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "control.hpp"
 #include "errors.hpp"
 
 import tessera.base;
@@ -145,6 +146,10 @@ Values averaged(Communicator& c, const Tensor& from, const Tensor& to) {
   return to_doubles(to);
 }
 
+std::byte* from_byte(const Tensor& x, std::size_t bytes) {
+  return static_cast<std::byte*>(x.device_address()) + bytes;
+}
+
 bool same_number(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 }  // namespace
@@ -195,7 +200,9 @@ TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits 
     request.id = id;
     const auto group = offer.join(request);
     const World& world = World::current();
-    constexpr std::int64_t count = 300;
+    constexpr std::int64_t count = 301;
+    // Of sums, each number of ranks that is another tree, with addresses that fit vectors or not.
+    const std::vector<int> trees = {1, 2, 3, 4, 5, 7, 8, 12, 16, 20, 37};
     for (const DType type : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i64,
                              DType::i32, DType::u8, DType::boolean}) {
       for (const ReduceOp reduce :
@@ -204,7 +211,9 @@ TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits 
           const bool f32 = (mode & 1) != 0 && (type == DType::bf16 || type == DType::f16);
           const bool accumulate = (mode & 2) != 0 && type != DType::boolean;
           if (reduce == ReduceOp::avg && !is_floating(type)) continue;
-          for (const int sources : {3, 20}) {
+          const bool adds = reduce == ReduceOp::sum || reduce == ReduceOp::avg;
+          for (const int sources : adds ? trees : std::vector<int>{3, 20}) {
+            const std::size_t skipped = sources % 5 == 0 ? size_of(type) : 0;
             std::vector<Tensor> here;
             std::vector<Tensor> there;
             std::vector<const void*> from_here;
@@ -213,20 +222,21 @@ TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits 
               here.push_back(
                   ops::cast(ops::mul_scalar(filled(world, count, DType::f32), 1 + 0.1 * i), type));
               there.push_back(ops::to_device(here.back(), device));
-              from_here.push_back(here.back().device_address());
-              from_there.push_back(there.back().device_address());
+              from_here.push_back(from_byte(here.back(), skipped));
+              from_there.push_back(from_byte(there.back(), skipped));
             }
             const Tensor to = filled(world, count, f32 ? DType::f32 : type);
             const Tensor to_there = ops::to_device(to, device);
-            collective::Combination c = {.destination = to.device_address(),
-                                         .sources = from_here,
-                                         .count = count,
-                                         .type = type,
-                                         .reduce = reduce,
-                                         .destination_f32 = f32,
-                                         .accumulate = accumulate};
+            collective::Combination c = {
+                .destination = from_byte(to, skipped == 0 ? 0 : size_of(to.dtype())),
+                .sources = from_here,
+                .count = skipped == 0 ? count : count - 1,
+                .type = type,
+                .reduce = reduce,
+                .destination_f32 = f32,
+                .accumulate = accumulate};
             collective::combine_on_host(c);
-            c.destination = to_there.device_address();
+            c.destination = from_byte(to_there, skipped == 0 ? 0 : size_of(to.dtype()));
             c.sources = from_there;
             group->combine(current_stream(device).native(), c);
             check(std::ranges::equal(to_doubles(to_there), to_doubles(to), same_number),
@@ -335,6 +345,37 @@ TEST_CASE("groups of the same members are split from one communicator, and other
       there->all_reduce(x.device_address(), sum.device_address(), 3, DType::f32);
       check(to_doubles(sum) == Values(3, 2 + world.rank() + other), "of both members");
     }
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("groups of more than two members share memory of the device, and run in one order") {
+  const Outcome outcome = launched(4, [](World& world) {
+    const Device device = gpu(world.rank());
+    const Tensor x = full({3}, 1 + world.rank(), DType::f32, device);
+    const auto taken_by = [&](const std::vector<int>& members, const std::string& name) {
+      synchronize(device);
+      const auto before = emulator_used_memory(world.rank());
+      const ops::GroupArgument group = ops::GroupArgument::of(members, name);
+      for (int times = 0; times < 2; ++times) {
+        to_doubles(ops::all_reduce(x, ReduceOp::sum, group));
+      }
+      return emulator_used_memory(world.rank()) - before;
+    };
+    const std::vector<int> pair = {world.rank() & 2, world.rank() | 1};
+    constexpr auto buffers = 60ULL << 20;  // more than the tensors of a group take
+    check(taken_by(all_ranks(world), "gathers") > buffers, "a communicator takes memory");
+    check(taken_by(all_ranks(world), "reductions") < buffers, "four members share");
+    check(taken_by(pair, "gathers") > buffers && taken_by(pair, "reductions") > buffers,
+          "two members do not");
+    // Both are queued before anything runs, in one order on all ranks.
+    ops::PendingTensor first = ops::all_reduce_async(
+        x, ReduceOp::sum, ops::GroupArgument::of(all_ranks(world), "gathers"));
+    ops::PendingTensor second = ops::all_reduce_async(
+        x, ReduceOp::max, ops::GroupArgument::of(all_ranks(world), "reductions"));
+    check(to_doubles(second.wait()) == Values(3, 4), "the second one");
+    check(to_doubles(first.wait()) == Values(3, 10), "the first one");
   });
   INFO(outcome.errors);
   CHECK(outcome.code == 0);

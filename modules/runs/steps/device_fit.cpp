@@ -30,7 +30,8 @@ std::int64_t on_device(const MemoryStatistics& memory) {
 }
 
 /// What a plugin of collectives may take of a device for a rank's groups, which a plan does not
-/// know: NCCL takes some 0.3 GiB for each. At least one for each axis of several ranks.
+/// know: NCCL takes some 0.3 GiB for each. Those of an axis share them, except where it has two
+/// ranks, which have two groups or more (FSDP: gathers and reductions).
 std::int64_t bytes_of_groups(const RunSpec& config, Device device) {
   constexpr std::int64_t of_a_group = std::int64_t{300} << 20;
   const std::vector<std::string> kinds =
@@ -40,7 +41,11 @@ std::int64_t bytes_of_groups(const RunSpec& config, Device device) {
   if (config.mesh.device_collectives == collective::DeviceCollectives::host || !has_groups) {
     return 0;
   }
-  return of_a_group * std::ranges::count_if(config.mesh.shape, [](auto size) { return size > 1; });
+  std::int64_t bytes = 0;
+  for (const auto size : config.mesh.shape) {
+    bytes += size > 2 ? of_a_group : size == 2 ? 2 * of_a_group : 0;
+  }
+  return bytes;
 }
 
 /// The largest number of sequences that divides the rank's and whose step fits; 0: there is none.

@@ -39,4 +39,6 @@ std::uint64_t emulator_attentions(void);
 void emulator_refuse_determinism(bool refuse);
 /// The device of the calling thread's context; -1: there is none, or the driver cannot be used.
 int emulator_current_device(void);
+/// Bytes of a device that are in use.
+unsigned long long emulator_used_memory(int device);
 }

@@ -792,5 +792,6 @@ std::uint64_t emulator_graph_launches() { return graph_launches; }
 int emulator_current_device() {
   return usable() == Result::success && current != nullptr ? current->device : -1;
 }
+unsigned long long emulator_used_memory(int device) { return Memory::instance().used(device); }
 
 }  // extern "C"

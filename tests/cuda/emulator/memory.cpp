@@ -61,6 +61,16 @@ bool Memory::take(int device, std::size_t bytes) {
   return true;
 }
 
+void Memory::give_back(int device, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  used_[device] -= bytes;
+}
+
+std::size_t Memory::used(int device) {
+  const std::lock_guard lock(mutex_);
+  return used_[device];
+}
+
 bool Memory::free(void* data) {
   const std::lock_guard lock(mutex_);
   if (!is_device(data)) {

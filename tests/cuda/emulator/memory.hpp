@@ -23,8 +23,10 @@ class Memory {
   /// Memory full of NaN, aligned to 4096 and at least as far from the next; null: the device has no
   /// more.
   void* allocate(int device, std::size_t bytes);
-  /// Takes bytes of a device for ever; false: it has not so many.
+  /// Takes bytes of a device; false: it has not so many.
   bool take(int device, std::size_t bytes);
+  void give_back(int device, std::size_t bytes);
+  std::size_t used(int device);
   /// False: nothing begins there.
   bool free(void* data);
   void* allocate_pinned(std::size_t bytes);

@@ -32,6 +32,8 @@ struct CommData {
   int size = 1;
   int device = 0;
   bool blocking = true;
+  bool split_share = false;
+  std::shared_ptr<emulator::NcclResources> resources;  // null: it has ended
   /// What was called and is not accepted: called again until it is. Null: nothing.
   std::function<Result()> pending;
   Result failed = Result::success;
@@ -151,7 +153,11 @@ void queue(CommData& comm, StreamHandle stream, std::vector<NcclOperation> opera
       text(what, " of rank ", comm.rank, " in ", emulator::name_of(*stream->stream)));
   {
     const std::lock_guard lock(comm.traffic->mutex);
-    comm.traffic->queued.push_back(work.get());
+    ++comm.traffic->queued;
+  }
+  {
+    const std::lock_guard lock(comm.traffic->resources->mutex);
+    comm.traffic->resources->queued.push_back(work.get());
   }
   Executor::instance().push(*stream->stream, {.work = [work] { work->finish(); },
                                               .ready = [work] { return work->advance(); }});
@@ -171,6 +177,9 @@ Result accept_later(CommData& comm, StreamHandle stream, std::vector<NcclOperati
     }
     if (!Executor::instance().has_room(*stream->stream)) {
       return Result::in_progress;  // a thread of NCCL's waits for it
+    }
+    if (!comm.resources->take_buffers()) {
+      return refusal(Result::unhandled_cuda_error, "out of memory");
     }
     queue(comm, stream, std::move(operations));
     return Result::success;
@@ -280,7 +289,7 @@ Result open_region(CommData& comm, const std::string& path) {
   try {
     comm.traffic = std::make_shared<NcclTraffic>(
         path, comm.rank, comm.size,
-        Executor::instance().seed() * 7919 + static_cast<std::uint64_t>(comm.rank));
+        Executor::instance().seed() * 7919 + static_cast<std::uint64_t>(comm.rank), comm.resources);
   } catch (const Fault& fault) {
     return refusal(Result::system_error, fault.what());
   }
@@ -315,6 +324,12 @@ Result split_step(CommData& parent, CommData& made, std::uint64_t number) {
   if (members.empty()) {
     return Result::in_progress;
   }
+  if (made.resources == parent.resources) {  // it waits for the work of all that share them
+    const std::lock_guard lock(made.resources->mutex);
+    if (!made.resources->queued.empty()) {
+      return Result::in_progress;
+    }
+  }
   Region::Split& first =
       parent.traffic->region.member(members[0]).splits[number % Region::most_splits];
   if (members[0] == parent.rank && first.state == Region::Split::called) {
@@ -335,7 +350,7 @@ bool idle(const CommData& comm) {
     return true;
   }
   const std::lock_guard lock(comm.traffic->mutex);
-  return comm.traffic->queued.empty();
+  return comm.traffic->queued == 0;
 }
 
 }  // namespace
@@ -390,6 +405,8 @@ Result ncclCommInitRankConfig(Comm* made, int ranks, UniqueId id, int rank, Conf
   comm->size = ranks;
   comm->device = device;
   comm->blocking = config->blocking != 0;
+  comm->split_share = config->split_share == 1;
+  comm->resources = std::make_shared<emulator::NcclResources>(device);
   *made = comm;
   id.bytes[sizeof(id.bytes) - 1] = '\0';
   const Result opened = open_region(*comm, id.bytes);
@@ -420,6 +437,8 @@ Result ncclCommSplit(Comm comm, int color, int key, Comm* made, Config* config) 
   child->rank = comm->rank;
   child->device = comm->device;
   child->blocking = config == nullptr ? comm->blocking : config->blocking != 0;
+  child->resources =
+      comm->split_share ? comm->resources : std::make_shared<emulator::NcclResources>(comm->device);
   *made = child;
   return start(*child, [comm, child, number] { return split_step(*comm, *child, number); });
 }
@@ -465,6 +484,8 @@ Result ncclCommDestroy(Comm comm) {
     return mistake("ncclCommDestroy of a communicator that still has registered memory");
   }
   comm->ended_by = "ncclCommDestroy";
+  comm->traffic.reset();
+  comm->resources.reset();
   return Result::success;
 }
 
@@ -474,9 +495,7 @@ Result ncclCommAbort(Comm comm) {
   }
   emulator::die_where_asked(comm->rank, "ncclCommAbort");
   const std::lock_guard lock(comm->mutex);
-  if (comm->traffic != nullptr) {
-    comm->traffic->aborted = true;
-  }
+  comm->resources->aborted = true;
   comm->pending = nullptr;
   comm->ended_by = "ncclCommAbort";
   return Result::success;

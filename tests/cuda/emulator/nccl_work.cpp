@@ -154,6 +154,18 @@ void die_where_asked(int rank, const char* place) {
   }
 }
 
+NcclResources::~NcclResources() {
+  if (has_buffers) {
+    Memory::instance().give_back(device, buffer_bytes);
+  }
+}
+
+bool NcclResources::take_buffers() {
+  const std::lock_guard lock(mutex);
+  has_buffers = has_buffers || Memory::instance().take(device, buffer_bytes);
+  return has_buffers;
+}
+
 NcclWork::NcclWork(std::shared_ptr<NcclTraffic> traffic, std::vector<NcclOperation> operations,
                    std::string where)
     : traffic_(std::move(traffic)), operations_(std::move(operations)), where_(std::move(where)) {}
@@ -287,13 +299,17 @@ bool NcclWork::sent() const {
 }
 
 bool NcclWork::advance() {
-  if (done_ || traffic_->aborted) {
+  NcclResources& resources = *traffic_->resources;
+  if (done_ || resources.aborted) {
     return true;
   }
-  const std::lock_guard lock(traffic_->mutex);
-  if (traffic_->queued.empty() || traffic_->queued.front() != this) {
-    return false;
+  {
+    const std::lock_guard lock(resources.mutex);
+    if (resources.queued.empty() || resources.queued.front() != this) {
+      return false;
+    }
   }
+  const std::lock_guard lock(traffic_->mutex);
   try {
     if (!begun_) {
       begin();
@@ -316,13 +332,17 @@ bool NcclWork::advance() {
 
 void NcclWork::finish() {
   {
+    const std::lock_guard lock(traffic_->resources->mutex);
+    std::erase(traffic_->resources->queued, this);
+  }
+  {
     const std::lock_guard lock(traffic_->mutex);
-    std::erase(traffic_->queued, this);
+    --traffic_->queued;
   }
   if (!mistake_.empty()) {
     throw Fault(mistake_);
   }
-  if (traffic_->aborted) {
+  if (traffic_->resources->aborted) {
     return;
   }
   for (const std::unique_ptr<Reduction>& reduction : reductions_) {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nccl_api.hpp"
@@ -43,16 +44,37 @@ struct NcclOperation {
 
 class NcclWork;
 
-/// A communicator's part that queued work uses.
-struct NcclTraffic {
-  NcclTraffic(const std::string& path, int own_rank, int size, std::uint64_t seed)
-      : region(path, size), rank(own_rank), numbers(seed) {}
-  Region region;
-  const int rank;
+/// What a communicator shares with those that are split from it, if it shares: one order of all
+/// their work, whatever its streams, an abort, and memory of the device.
+struct NcclResources {
+  /// Of a communicator that has been used.
+  static constexpr std::size_t buffer_bytes = std::size_t{64} << 20;
+
+  explicit NcclResources(int on_device) : device(on_device) {}
+  NcclResources(const NcclResources&) = delete;
+  NcclResources& operator=(const NcclResources&) = delete;
+  ~NcclResources();
+  /// Takes the memory, at the first use; false: the device has not so much.
+  bool take_buffers();
+
+  const int device;
   std::atomic<bool> aborted{false};
   std::mutex mutex;  // guards the rest
+  std::deque<const NcclWork*> queued;
+  bool has_buffers = false;
+};
+
+/// A communicator's part that queued work uses.
+struct NcclTraffic {
+  NcclTraffic(const std::string& path, int own_rank, int size, std::uint64_t seed,
+              std::shared_ptr<NcclResources> of)
+      : region(path, size), rank(own_rank), resources(std::move(of)), numbers(seed) {}
+  Region region;
+  const int rank;
+  const std::shared_ptr<NcclResources> resources;
+  std::mutex mutex;  // guards the rest
   std::mt19937_64 numbers;
-  std::deque<const NcclWork*> queued;  // runs in this order, in whatever streams
+  int queued = 0;  // works
 };
 
 /// The calls that begin together. It moves some bytes in each look of the executor at its stream.
