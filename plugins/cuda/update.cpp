@@ -184,7 +184,7 @@ void update(const Call& call, std::span<Tensor>) {
     const Tensor& parameter = all.at(0, i);
     if (parameter.numel() != 0) {
       a.updates[a.count++] = update_of(all, i, a.rule, blocks);
-      blocks += blocks_for(parameter.numel());
+      blocks += blocks_for(parameter.numel(), updated_per_thread);
     }
     // A launch has parameters of one type.
     const bool last = i + 1 == all.count || a.count == most_updates ||
@@ -204,17 +204,24 @@ functions::Adam adam_of(const ops::AdamStep& settings) {
 
 // ---- AdamW in bf16 ----
 
-/// The part of the whole parameter that a rank has, by its places in it.
+/// The part of the whole parameter that a rank has, by its places in it. Dims that lie together
+/// there are one.
 void set_places(RoundedAdamArguments& a, const Tensor& parameter, const SpecArgument& whole) {
   const Dims shape = whole ? whole->shape : parameter.shape();
   const Dims offset = whole ? local_offset(*whole) : Dims::filled(shape.size(), 0);
   const Dims strides = contiguous_strides(shape);
-  a.dims = std::max(shape.size(), 1);
-  a.part[0] = 1;
   for (int d = 0; d < shape.size(); ++d) {
-    a.part[d] = parameter.shape()[d];
-    a.places[d] = strides[d];
     a.first_place += offset[d] * strides[d];
+    const std::int64_t extent = parameter.shape()[d];
+    const bool joins = a.dims > 0 && a.places[a.dims - 1] == extent * strides[d];
+    const int at = joins ? a.dims - 1 : a.dims++;
+    a.part[at] = joins ? a.part[at] * extent : extent;
+    a.places[at] = strides[d];
+  }
+  if (a.dims == 0) {
+    a.dims = 1;
+    a.part[0] = 1;
+    a.places[0] = 1;
   }
 }
 
@@ -235,7 +242,7 @@ void adamw_rounded(const Call& call, std::span<Tensor>) {
     a.rule = rule;
     a.updates[0] = update_of(all, 0, rule, 0);
     launch(parameter, kernel_of_rule<functions::Adam>(parameter.dtype()),
-           blocks_for(parameter.numel()), threads_per_block, a);
+           blocks_for(parameter.numel(), updated_per_thread), threads_per_block, a);
     return;
   }
   RoundedAdamArguments a = {};
@@ -248,7 +255,8 @@ void adamw_rounded(const Call& call, std::span<Tensor>) {
   a.first_number = static_cast<std::uint64_t>(settings.step.value - 1) * ((numbers + 3) / 4 * 4);
   a.key = functions::philox_key(static_cast<std::uint64_t>(settings.seed),
                                 static_cast<std::uint64_t>(settings.stream));
-  launch(parameter, "rounded_adam_bf16", blocks_for(parameter.numel()), threads_per_block, a);
+  launch(parameter, "rounded_adam_bf16", blocks_for(parameter.numel(), updated_per_thread),
+         threads_per_block, a);
 }
 
 // ---- Adam with 8-bit state: codes and scales of both moments ----

@@ -16,8 +16,8 @@ inline constexpr unsigned threads_per_block = 256;
 inline constexpr unsigned elements_per_thread = 4;
 
 /// Blocks of a kernel in which each thread computes some of `count` elements, at least one.
-inline unsigned blocks_for(std::int64_t count) {
-  constexpr std::int64_t each = threads_per_block * elements_per_thread;
+inline unsigned blocks_for(std::int64_t count, unsigned per_thread = elements_per_thread) {
+  const std::int64_t each = std::int64_t{threads_per_block} * per_thread;
   constexpr std::int64_t most = 1 << 16;
   const std::int64_t blocks = (count + each - 1) / each;
   return static_cast<unsigned>(blocks < 1 ? 1 : blocks < most ? blocks : most);

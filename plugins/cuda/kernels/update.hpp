@@ -14,6 +14,9 @@ namespace tessera::cuda {
 inline constexpr int most_updates = 16;
 inline constexpr std::size_t most_states = 3;
 
+/// Elements that one thread of a step computes, so that what it does before them is a small part.
+inline constexpr unsigned updated_per_thread = 16;
+
 /// One parameter, contiguous as its states are, and its gradient.
 struct Update {
   void* parameter;
