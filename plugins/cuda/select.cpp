@@ -57,6 +57,36 @@ Dims all_dims(const Tensor& x) {
 
 // ---- take ----
 
+/// Whether what one index takes lies side by side, and can be moved in pieces of 16 bytes. Then the
+/// arguments count pieces instead of elements of `size` bytes.
+bool in_pieces(TakeArguments& a, std::size_t size) {
+  constexpr std::int64_t bytes = 16;
+  const std::int64_t piece = bytes / static_cast<std::int64_t>(size);
+  ElementArguments& e = a.elements;
+  const int last = e.dims - 1;
+  const auto fits = [&](const StridedArray& array) {
+    bool all =
+        reinterpret_cast<std::uintptr_t>(array.data) % bytes == 0 && array.strides[last] == 1;
+    for (int dim = 0; dim < last; ++dim) {
+      all = all && array.strides[dim] % piece == 0;
+    }
+    return all;
+  };
+  if (last < 0 || e.operands[1].strides[last] != 0 || e.extents[last] % piece != 0 ||
+      a.step % piece != 0 || !fits(e.operands[0]) || !fits(e.result)) {
+    return false;
+  }
+  for (StridedArray* array : {&e.operands[0], &e.result}) {
+    for (int dim = 0; dim < last; ++dim) {
+      array->strides[dim] /= piece;
+    }
+  }
+  e.extents[last] /= piece;
+  e.count /= piece;
+  a.step /= piece;
+  return true;
+}
+
 /// y = x at `indices`, which are seen in y's shape.
 void take(const Call& call, const Tensor& indices, int dim, const Tensor& y) {
   const Tensor& x = call.in[0];
@@ -68,9 +98,9 @@ void take(const Call& call, const Tensor& indices, int dim, const Tensor& y) {
   Dims strides = x.strides();
   strides[dim] = 0;
   const Tensor operands[] = {alias(x, y.shape(), strides, x.offset()), indices};
-  const TakeArguments arguments = {elements_of(y.shape(), operands, y), x.strides()[dim],
-                                   x.shape()[dim]};
-  launch(y, "take_" + std::to_string(size_of(y.dtype())), blocks_for(y.numel()), threads_per_block,
+  TakeArguments arguments = {elements_of(y.shape(), operands, y), x.strides()[dim], x.shape()[dim]};
+  const std::size_t word = in_pieces(arguments, size_of(y.dtype())) ? 16 : size_of(y.dtype());
+  launch(y, "take_" + std::to_string(word), blocks_for(arguments.elements.count), threads_per_block,
          arguments);
 }
 

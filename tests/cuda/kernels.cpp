@@ -76,6 +76,35 @@ TEST_CASE("elements of one index are added in their order") {
              {some_of({5}, 9), some_of({2100}, 5), ops::ones_like(some_of({2100}, 5))}, "dim=0");
 }
 
+TEST_CASE("rows that are taken move in pieces of 16 bytes where they can") {
+  const auto moved = [](const Tensor& x, const Tensor& indices, std::int64_t dim) {
+    next_order();
+    const Tensor there = ops::index_select(to_gpu(x), to_gpu(indices), dim);
+    CHECK(same_bits(there, ops::index_select(x, indices, dim)));
+    return std::string(emulator_last_kernel());
+  };
+  const Tensor rows = some_of({50}, 7);
+  CHECK(moved(waves({7, 24}, DType::bf16), rows, 0) == "take_16");
+  CHECK(moved(waves({2, 7, 4}), ops::cast(rows, DType::i32), 1) == "take_16");
+  CHECK(moved(waves({7, 2}, DType::f64), ops::narrow(rows, 0, 4, 1), 0) == "take_16");
+  CHECK(moved(some_of({7, 48}, 250, DType::u8), rows, 0) == "take_16");
+  CHECK(moved(waves({7, 20}, DType::bf16), rows, 0) == "take_2");
+  CHECK(moved(waves({24, 7}, DType::bf16), rows, 1) == "take_2");
+  CHECK(moved(waves({7}, DType::f64), rows, 0) == "take_8");
+  const Tensor wide = to_gpu(waves({7, 33}));
+  for (const std::int64_t first : {0, 1, 4}) {  // of rows whose beginnings are not pieces'
+    const Tensor there = ops::index_select(ops::narrow(wide, 1, first, 8), to_gpu(rows), 0);
+    CHECK(std::string(emulator_last_kernel()) == "take_4");
+    CHECK(same_bits(there, ops::index_select(ops::narrow(waves({7, 33}), 1, first, 8), rows, 0)));
+  }
+  const Tensor even = to_gpu(waves({7, 36}));
+  for (const std::int64_t first : {1, 4}) {
+    const Tensor there = ops::index_select(ops::narrow(even, 1, first, 8), to_gpu(rows), 0);
+    CHECK(std::string(emulator_last_kernel()) == (first == 1 ? "take_4" : "take_16"));
+    CHECK(same_bits(there, ops::index_select(ops::narrow(waves({7, 36}), 1, first, 8), rows, 0)));
+  }
+}
+
 TEST_CASE("an index of index_select that is out of range is an error in the CPU's words") {
   next_order();
   const Tensor table = to_gpu(waves({5, 3}));

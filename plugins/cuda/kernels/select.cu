@@ -10,17 +10,33 @@ using namespace tessera::cuda;
 
 namespace {
 
+struct alignas(16) Piece {
+  std::uint64_t words[2];
+};
+
 /// Moves bits, whatever they are.
 template <class Word>
 __device__ void take(const TakeArguments& a) {
   const ElementArguments& e = a.elements;
   const StridedArray& indices = e.operands[1];
-  each_element(e.count, [&](std::int64_t i) {
-    const auto index = load<std::int64_t>(indices.data, indices.type, offset_of(e, indices, i));
+  const auto move = [&](auto offset) {
+    const auto index = load<std::int64_t>(indices.data, indices.type, offset(indices));
     if (index < 0 || index >= a.extent) return;
-    static_cast<Word*>(e.result.data)[offset_of(e, e.result, i)] = static_cast<const Word*>(
-        e.operands[0].data)[offset_of(e, e.operands[0], i) + index * a.step];
-  });
+    static_cast<Word*>(e.result.data)[offset(e.result)] =
+        static_cast<const Word*>(e.operands[0].data)[offset(e.operands[0]) + index * a.step];
+  };
+  if (e.dims == 2 && e.count <= std::int64_t{1} << 31) {  // rows: one division of 32 bits
+    const auto columns = static_cast<std::uint32_t>(e.extents[1]);
+    each_element(e.count, [&](std::int64_t i) {
+      const std::uint32_t row = static_cast<std::uint32_t>(i) / columns;
+      const std::uint32_t column = static_cast<std::uint32_t>(i) - row * columns;
+      move([&](const StridedArray& x) { return row * x.strides[0] + column * x.strides[1]; });
+    });
+  } else {
+    each_element(e.count, [&](std::int64_t i) {
+      move([&](const StridedArray& x) { return offset_of(e, x, i); });
+    });
+  }
 }
 
 /// Terms are added in the order of their indices' places, so the bits are always the same.
@@ -86,6 +102,8 @@ __global__ void take_1(const TakeArguments a) { take<std::uint8_t>(a); }
 __global__ void take_2(const TakeArguments a) { take<std::uint16_t>(a); }
 __global__ void take_4(const TakeArguments a) { take<std::uint32_t>(a); }
 __global__ void take_8(const TakeArguments a) { take<std::uint64_t>(a); }
+/// Rows in pieces of 16 bytes.
+__global__ void take_16(const TakeArguments a) { take<Piece>(a); }
 
 __global__ void sum_by_index_f32(const IndexedSumArguments a) { sum_by_index<float>(a); }
 __global__ void sum_by_index_f64(const IndexedSumArguments a) { sum_by_index<double>(a); }
