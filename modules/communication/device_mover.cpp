@@ -100,6 +100,10 @@ std::string DeviceMover::failure() { return aborted_ ? std::string() : group_->f
 void DeviceMover::forget_completed() {
   while (!in_flight_.empty() && in_flight_.front().done && in_flight_.front().done->reached()) {
     in_flight_.front().announced.complete();
+    if (in_flight_.front().kept != nullptr) {
+      // Not released here: the allocator may be who waits, with its lock.
+      sent_.push_back(std::move(in_flight_.front().kept));
+    }
     in_flight_.pop_front();
   }
 }
@@ -161,9 +165,11 @@ void DeviceMover::keep(std::shared_ptr<void> memory) {
 }
 
 void DeviceMover::queue_message(const Call& call, void* data) {
+  decltype(sent_) released;
   {
     const std::lock_guard lock(mutex_);
     forget_completed();
+    released.swap(sent_);
     in_flight_.push_back({.call = call,
                           .announced = {.issued = true, .sequence = messages_++},
                           .done = std::nullopt,

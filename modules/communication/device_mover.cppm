@@ -92,8 +92,9 @@ class DeviceMover {
   std::mutex mutex_;
   std::deque<InFlight> in_flight_;
   std::vector<EarlyMessage> early_;
-  std::uint64_t messages_ = 0;        // queued so far
-  std::vector<DeviceMessage> sends_;  // scratch
+  std::vector<std::shared_ptr<void>> sent_;  // memory of messages that have left
+  std::uint64_t messages_ = 0;               // queued so far
+  std::vector<DeviceMessage> sends_;         // scratch
   std::vector<DeviceMessage> receives_;
   std::vector<DeviceMessage> own_;  // copies within this rank, by destination
   std::vector<const void*> own_sources_;
