@@ -21,6 +21,7 @@ import tessera.tensor;
 #include "attention/arguments.hpp"
 #include "indices.hpp"
 #include "kernels.hpp"
+#include "kernels/attention_tile.hpp"
 #include "rows.hpp"
 
 namespace tessera::cuda {
@@ -127,8 +128,8 @@ bool fits_tensor_cores(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 /// Tiles of a kernel: how many rows of queries or keys a block has, and its threads.
 struct Tiles {
-  std::int64_t width;
-  std::int64_t attention, queries, keys;
+  int width;
+  int attention, queries, keys;
   unsigned query_threads;
 };
 constexpr Tiles tiles_of(std::int64_t dim) {
@@ -137,15 +138,15 @@ constexpr Tiles tiles_of(std::int64_t dim) {
                       : Tiles{256, 64, 32, 32, 64};
 }
 
-/// Queues a kernel with a block for each tile of `rows` in each of `heads`.
+/// Queues a kernel with a block for each tile of `rows` in each of `heads`. `arrays`: how many have
+/// such tiles in the block's memory.
 void launch_tiles(const AttentionArguments& a, const std::string& kernel, std::int64_t heads,
-                  std::int64_t rows, std::int64_t tile, unsigned block, const Tensor& on) {
+                  std::int64_t rows, int tile, int arrays, unsigned block, const Tensor& on) {
   const std::int64_t blocks = a.batches * heads * ((rows + tile - 1) / tile);
+  const int width = tiles_of(a.head_dim).width;
   if (blocks > 0) {
-    launch(on,
-           kernel + "_" + std::string(name_of(a.q.type)) + "_" +
-               std::to_string(tiles_of(a.head_dim).width),
-           static_cast<unsigned>(blocks), block, a);
+    launch(on, kernel + "_" + std::string(name_of(a.q.type)) + "_" + std::to_string(width),
+           static_cast<unsigned>(blocks), block, a, attention_memory(arrays * tile, width));
   }
 }
 
@@ -215,7 +216,8 @@ void attention(const Call& call, std::span<Tensor> out) {
     }
   }
   if (fits_tensor_cores(q, k, v) && std::ranges::all_of(rows, in_pieces)) {
-    launch_tiles(a, "attention", heads, a.queries, tiles_of(a.head_dim).attention, threads, out[0]);
+    launch_tiles(a, "attention", heads, a.queries, tiles_of(a.head_dim).attention, 1, threads,
+                 out[0]);
   } else {
     launch_blocks(a, "attention", a.batches * heads * a.queries, out[0]);
   }
@@ -251,9 +253,9 @@ void attention_backward(const Call& call, std::span<Tensor> out) {
       a.means = {call.workspace.data(), heads * a.queries, 1, a.queries, 0, DType::f32};
     }
     const Tiles tiles = tiles_of(a.head_dim);
-    launch_tiles(a, "attention_queries", heads, a.queries, tiles.queries, tiles.query_threads,
+    launch_tiles(a, "attention_queries", heads, a.queries, tiles.queries, 2, tiles.query_threads,
                  out[0]);
-    launch_tiles(a, "attention_keys", a.key_heads, a.keys, tiles.keys, threads, out[0]);
+    launch_tiles(a, "attention_keys", a.key_heads, a.keys, tiles.keys, 2, threads, out[0]);
   } else {
     launch_blocks(a, "attention_queries", a.batches * heads * a.queries, out[0]);
     launch_blocks(a, "attention_keys", a.batches * a.key_heads * a.keys, out[0]);

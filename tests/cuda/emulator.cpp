@@ -225,6 +225,18 @@ TEST_CASE("copies to shared memory arrive where they are waited for") {
   }
 }
 
+TEST_CASE("single numbers are copied to shared memory too") {
+  Emulated device(2);
+  StreamHandle stream = device.stream();
+  float* to = device.memory(32);
+  device.launch("probe_copied_numbers", 1, 32, Probe{device.memory(numbers(20), stream), to, 20},
+                stream, 128);
+  const std::vector<float> found = device.read(to, 32, stream);
+  for (std::size_t i = 0; i < 32; ++i) {
+    REQUIRE(found[31 - i] == (i < 20 ? static_cast<float>(i) - 40 : 0));
+  }
+}
+
 TEST_CASE("groups of copies arrive one after the other") {
   for (const std::uint64_t seed : {0U, 1U, 2U}) {
     Emulated device(seed);

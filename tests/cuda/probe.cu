@@ -134,6 +134,17 @@ __global__ void probe_copies(const Probe a) {
   for (int i = 0; i < 4; ++i) a.to[first + i] = numbers[127 - first - i];
 }
 
+/// Numbers in the opposite order, zeros from number `count` on.
+__global__ void probe_copied_numbers(const Probe a) {
+  auto* const numbers = static_cast<float*>(tessera::cuda::launched_memory());
+  const bool exists = threadIdx.x < a.count;
+  tessera::cuda::copy_number_async(numbers + threadIdx.x, a.from + (exists ? threadIdx.x : 0),
+                                   exists);
+  tessera::cuda::wait_for_copies();
+  __syncthreads();
+  a.to[threadIdx.x] = numbers[31 - threadIdx.x];
+}
+
 /// Copies in two groups, of which the first is used while the second is under way.
 __global__ void probe_groups_of_copies(const Probe a) {
   auto* const rows = static_cast<MatrixRow*>(tessera::cuda::launched_memory());

@@ -67,11 +67,25 @@ PACK(BFloat16, "bf16")
 PACK(Half, "f16")
 #undef PACK
 
+/// 2 to the power of x, as near as exp2f; 0 instead of a number without its first bits.
+inline __device__ float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 /// Begins to copy 16 bytes from the device's memory to shared memory, or zeros where there is
 /// nothing to copy (`from` must be an address all the same). Both addresses are multiples of 16.
 inline __device__ void copy_async(void* to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(exists ? 16 : 0)
+               : "memory");
+}
+
+/// The same of one number of 4 bytes.
+inline __device__ void copy_number_async(float* to, const float* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(exists ? 4 : 0)
                : "memory");
 }
 

@@ -22,13 +22,6 @@ __device__ Chunk* place_of(Chunk* tile, int row, int chunk) {
   return tile + row * (width / 8) + (chunk ^ (width == 32 ? row / 2 % 4 : row % 8));
 }
 
-/// One memory for all tiles of a kernel.
-template <int chunks>
-__device__ __forceinline__ Chunk* tile_memory() {
-  __shared__ Chunk memory[chunks];
-  return memory;
-}
-
 /// Rows of elements in the device's memory, which begin at multiples of 16 bytes. There are `rows`
 /// of `elements`, a multiple of 8.
 struct TileRows {
@@ -63,6 +56,27 @@ __device__ void fetch_tile(Chunk* tile, const TileRows& x, std::int64_t row,
                                      copy_async(to, exists ? from : x.begin, exists);
                                    });
 }
+
+/// Pairs of tiles that a block goes through: while it uses one, the next is copied.
+template <int width, int rows, int threads>
+class TilePairs {
+ public:
+  static constexpr int chunks = rows * width / 8;
+  explicit __device__ TilePairs(Chunk* memory) : memory_(memory) {}
+
+  __device__ Chunk* left(int step) const { return memory_ + step % 2 * 2 * chunks; }
+  __device__ Chunk* right(int step) const { return left(step) + chunks; }
+  __device__ Chunk* end() const { return memory_ + 4 * chunks; }
+  /// Begins to copy those of a step, from row `row` on.
+  __device__ void fetch(int step, const TileRows& of_left, const TileRows& of_right,
+                        std::int64_t row) const {
+    fetch_tile<width, rows, threads>(left(step), of_left, row);
+    fetch_tile<width, rows, threads>(right(step), of_right, row);
+  }
+
+ private:
+  Chunk* memory_;
+};
 
 /// Writes what exists of a tile, as fetch_tile reads it.
 template <int width, int rows, int threads>

@@ -35,6 +35,7 @@ struct AsyncCopy {
   const std::byte* from = nullptr;
   bool exists = true;  // or zeros
   unsigned group = 0;
+  std::size_t bytes = 0;
 };
 
 struct Thread {
@@ -314,16 +315,31 @@ void meet_with_matrices(MatrixOperation operation, LaneWords& words) {
 
 constexpr std::size_t matrix_row_bytes = 16;
 
-/// A row of a matrix, or what is copied to one: in shared memory, where its size divides addresses.
-void check_matrix_row(const std::byte* at) {
-  const auto is_in = [at](std::span<std::byte> memory) {
-    return at >= memory.data() && at + matrix_row_bytes <= memory.data() + memory.size();
+/// A row of a matrix, or what is copied: in shared memory, where its size divides addresses.
+void check_shared(const std::byte* at, std::size_t bytes) {
+  const auto is_in = [=](std::span<std::byte> memory) {
+    return at >= memory.data() && at + bytes <= memory.data() + memory.size();
   };
   const bool is_shared = is_in(current->launch->kernel->library->shared) ||
                          is_in(launched_memory().first(current->launch->memory));
-  if (!is_shared || std::bit_cast<std::uintptr_t>(at) % matrix_row_bytes != 0) {
-    fail_here("the address of a row of a matrix is not a multiple of 16 in shared memory");
+  if (!is_shared || std::bit_cast<std::uintptr_t>(at) % bytes != 0) {
+    fail_here(text("the address of ", bytes == matrix_row_bytes ? "a row of a matrix" : "a number",
+                   " is not a multiple of ", bytes, " in shared memory"));
   }
+}
+
+/// Begins a copy of the thread.
+void begin_copy(void* to, const void* from, bool exists, std::size_t bytes) {
+  auto* const target = static_cast<std::byte*>(to);
+  check_shared(target, bytes);
+  if (exists) {
+    check_load(from, bytes);
+  }
+  check_store(to, bytes);
+  std::memset(target, 0xff, bytes);  // NaN until it is waited for
+  Thread& thread = current->threads[running.thread];
+  thread.copies.push_back(
+      {target, static_cast<const std::byte*>(from), exists, thread.groups, bytes});
 }
 
 /// Finishes the thread's copies of the groups before `end`.
@@ -332,11 +348,11 @@ void finish_copies(Thread& thread, unsigned end) {
     if (copy.group >= end) {
       return false;
     }
-    check_store(copy.to, matrix_row_bytes);
+    check_store(copy.to, copy.bytes);
     if (copy.exists) {
-      std::memcpy(copy.to, copy.from, matrix_row_bytes);
+      std::memcpy(copy.to, copy.from, copy.bytes);
     } else {
-      std::memset(copy.to, 0, matrix_row_bytes);
+      std::memset(copy.to, 0, copy.bytes);
     }
     return true;
   });
@@ -426,7 +442,7 @@ unsigned emulator_lane() { return running.thread % 32; }
 
 void emulator_load_matrices(std::uint32_t* words, const void* row, bool transposed) {
   const auto* at = static_cast<const std::byte*>(row);
-  emulator::check_matrix_row(at);
+  emulator::check_shared(at, emulator::matrix_row_bytes);
   emulator::check_load(at, emulator::matrix_row_bytes);
   emulator::LaneWords lane;
   std::memcpy(lane.in, at, emulator::matrix_row_bytes);
@@ -449,15 +465,11 @@ void emulator_multiply_matrices(float* sums, const std::uint32_t* a, const std::
 }
 
 void emulator_copy_async(void* to, const void* from, bool exists) {
-  auto* const target = static_cast<std::byte*>(to);
-  emulator::check_matrix_row(target);
-  if (exists) {
-    emulator::check_load(from, emulator::matrix_row_bytes);
-  }
-  emulator::check_store(to, emulator::matrix_row_bytes);
-  std::memset(target, 0xff, emulator::matrix_row_bytes);  // NaN until it is waited for
-  emulator::Thread& thread = current->threads[running.thread];
-  thread.copies.push_back({target, static_cast<const std::byte*>(from), exists, thread.groups});
+  emulator::begin_copy(to, from, exists, emulator::matrix_row_bytes);
+}
+
+void emulator_copy_number_async(void* to, const void* from, bool exists) {
+  emulator::begin_copy(to, from, exists, sizeof(float));
 }
 
 void emulator_wait_for_copies() {

@@ -1,8 +1,13 @@
 // plugins/cuda/kernels/mma.hpp for the emulator.
 #pragma once
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <tessera/half.hpp>
 #include <type_traits>
+
+// The same as emulator_copy_async of 4 bytes.
+extern "C" void emulator_copy_number_async(void* to, const void* from, bool exists);
 
 namespace tessera::cuda {
 
@@ -30,8 +35,17 @@ inline std::uint32_t pack(float low, float high) {
   return T(low).bits | static_cast<std::uint32_t>(T(high).bits) << 16;
 }
 
+inline float power_of_2(float x) {
+  const float power = std::exp2(x);
+  return power < std::numeric_limits<float>::min() ? 0 : power;
+}
+
 inline void copy_async(void* to, const void* from, bool exists) {
   emulator_copy_async(to, from, exists);
+}
+
+inline void copy_number_async(float* to, const float* from, bool exists) {
+  emulator_copy_number_async(to, from, exists);
 }
 
 inline void wait_for_copies() { emulator_wait_for_copies(); }
