@@ -48,7 +48,7 @@ class Checker {
 
   void begin(const Launch& launch) {
     if (++launch_ == 1U << 13) {
-      madvise(of_devices_, shadow_bytes, MADV_DONTNEED);
+      madvise(of_devices_, shadow_bytes(), MADV_DONTNEED);
       of_shared_.clear();
       launch_ = 1;
     }
@@ -87,7 +87,7 @@ class Checker {
   }
 
  private:
-  static constexpr std::size_t shadow_bytes = Memory::range * sizeof(Records);
+  static std::size_t shadow_bytes() { return Memory::range() * sizeof(Records); }
 
   static const char* verb(Kind kind) { return kind == Kind::store ? "writes" : "reads"; }
 
@@ -228,7 +228,7 @@ class Checker {
 };
 
 Checker::Checker() {
-  void* shadow = mmap(nullptr, shadow_bytes, PROT_READ | PROT_WRITE,
+  void* shadow = mmap(nullptr, shadow_bytes(), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (shadow == MAP_FAILED) {
     throw Fault(
