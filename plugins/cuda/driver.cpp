@@ -64,7 +64,9 @@ void refuse_image(Result loaded, const std::string& thing, const std::string& ca
     case Result::no_binary_for_gpu:
       fail_input({.thing = thing,
                   .wrong = fmt::format("its plugin has no kernels for {}", gpu),
-                  .advice = "build Tessera where nvcc 12.8 or later is found (./dev setup cuda)"});
+                  .advice = fmt::format(
+                      "build Tessera where nvcc 12.8 or later is found (./dev setup cuda), and {}",
+                      ahead)});
     case Result::invalid_ptx:
       fail_input({.thing = thing,
                   .wrong = fmt::format("the driver refuses the plugin's PTX for {}", gpu),

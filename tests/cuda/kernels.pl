@@ -1,11 +1,15 @@
 #!/usr/bin/env perl
-# Compares what nvcc makes of each kernel with plugins/cuda/kernels.table: registers, shared memory and stack on each
-# architecture. It fails on a spilled register, on registers that change how many warps a multiprocessor has at once, on
-# more stack, on other shared memory, on a kernel without a line and on a line without a kernel.
+# Compares what nvcc makes of each kernel with two tables. plugins/cuda/kernels.table: registers, shared memory and stack
+# on each architecture. It fails on a spilled register, on registers that change how many warps a multiprocessor has at
+# once, on more stack, on other shared memory, on a kernel without a line and on a line without a kernel.
+# plugins/cuda/passes.table, by nvdisasm: instructions for each element, bytes of each load and store, and bytes in flight
+# (MachineCode.pm). It fails where one of them is worse by more than a tenth.
 #   kernels.pl names TABLE LIBRARY                        the table has the kernels of the emulator's library; needs no nvcc
-#   kernels.pl compare TABLE NVCC JOBS -- OPTION... -- FILE.cu...
-#   kernels.pl write TABLE NVCC JOBS -- OPTION... -- FILE.cu...     writes the table anew, also with spills (and then fails)
-#   kernels.pl add TABLE NVCC JOBS -- OPTION... -- FILE.cu...       the same for these sources; other lines stay
+#   kernels.pl compare TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu...
+#   kernels.pl write TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu...   writes both anew, also with spills (and then fails)
+#   kernels.pl add TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu...     the same for these sources; other lines stay
+#   kernels.pl show NVDISASM CUBIN [KERNEL]               prints the figures of a cubin's kernels, of one with its instructions
+# NVDISASM is `-` where there is none: then the second table is neither compared nor written.
 use strict;
 use warnings;
 use File::Basename qw(basename);
@@ -13,6 +17,8 @@ use File::Temp qw(tempdir);
 use FindBin;
 use lib "$FindBin::RealBin/../support";
 use Files qw(text_of write_file);
+use lib $FindBin::RealBin;
+use MachineCode qw(judged_of pass_line read_passes summary_of);
 
 my @architectures = qw(80 90a 100);
 my @measures = qw(registers shared stack);
@@ -85,9 +91,9 @@ sub read_log {
   return \%found;
 }
 
-# {kernel}{architecture}: {...}
+# {kernel}{architecture}: {...}; with nvdisasm also {judged}
 sub compile {
-  my ($nvcc, $jobs, $options, $files) = @_;
+  my ($nvcc, $nvdisasm, $jobs, $options, $files) = @_;
   my $folder = tempdir(CLEANUP => 1);
   my @todo = map { my $file = $_; map { [$file, $_] } @architectures } @$files;
   my %running;
@@ -115,16 +121,43 @@ sub compile {
     my ($file, $architecture) = @$_;
     my $name = basename($file, '.cu') . ".$architecture";
     my $found = read_log(text_of("$folder/$name"), $name);
+    my $judged = $nvdisasm eq '-' ? {} : judged_of($nvdisasm, "$folder/$name.cubin");
+    $found->{$_}{judged} = $judged->{$_} for keys %$judged;
     $all{$_}{$architecture} = $found->{$_} for keys %$found;
   }
   return \%all;
+}
+
+sub passes_text {
+  my ($lines, $release) = @_;
+  return "# nvcc $release: what each kernel does for its elements, on each architecture. Written by tests/cuda/kernels.pl\n"
+    . "# (docs/cuda-plugin.md): bytes of an element; instructions of a thread beside its passes; then of each pass elements,\n"
+    . "# instructions, loads and their bytes, stores and theirs, bytes in flight, accesses of shared memory, barriers.\n"
+    . join '', map { my $name = $_; map { "$name $_ $lines->{$name}{$_}\n" } sort keys %{ $lines->{$name} } } sort keys %$lines;
+}
+
+# What is worse than the table by more than a tenth.
+sub worse {
+  my ($name, $architecture, $old, $new) = @_;
+  my $at = "$name, sm_$architecture";
+  return "$at: no loop with loads or stores is found any more" if !$new;
+  my ($was, $is) = (summary_of($old), summary_of($new));
+  my @problems;
+  my %words = (instructions => 'instructions for each element', load => 'bytes for each load', store => 'bytes for each store',
+    flight => 'bytes in flight in each thread');
+  for my $measure (qw(instructions load store flight)) {
+    my ($w, $i) = ($was->{$measure}, $is->{$measure});
+    next if !$w || ($measure eq 'instructions' ? $i <= 1.1 * $w + 0.5 : $i >= $w / 1.1);
+    push @problems, sprintf '%s: %.4g %s instead of %.4g', $at, $i, $words{$measure}, $w;
+  }
+  return @problems;
 }
 
 sub end {
   my ($table, @problems) = @_;
   return unless @problems;
   die join("\n", @problems), "\n",
-    "Look at each line above. Where the change is right, write the table anew and commit it with the reason:\n",
+    "Look at each line above. Where the change is right, write the tables anew and commit it with the reason:\n",
     "  ./dev cmake --build build/release --target write_kernels_table\n";
 }
 
@@ -142,14 +175,24 @@ if (($task // '') eq 'names' && @rest == 1) {
   die "nm lists no kernel of $rest[0]\n" unless %found;
   end($file, differing_names($table, \%found));
   print scalar(keys %found), " kernels have a line\n";
-} elsif (($task // '') =~ /^(?:compare|write|add)$/ && @rest > 4 && $rest[2] eq '--') {
-  my ($nvcc, $jobs, undef, @more) = @rest;
+} elsif (($task // '') eq 'show' && @rest >= 1) {
+  my $judged = judged_of($file, $rest[0]);
+  for my $name (grep { !$rest[1] || $_ eq $rest[1] } sort keys %$judged) {
+    my $j = $judged->{$name};
+    print "$name ", pass_line($j), "\n";
+    next unless $rest[1];
+    for my $pass (@{ $j->{passes} }) {
+      print "pass\n", map { '  ' . ($_->{predicate} ? "\@$_->{predicate} " : '') . "$_->{op}$_->{mods} $_->{operands}\n" } @{ $pass->{path} };
+    }
+  }
+} elsif (($task // '') =~ /^(?:compare|write|add)$/ && @rest > 6 && $rest[4] eq '--') {
+  my ($passes, $nvcc, $nvdisasm, $jobs, undef, @more) = @rest;
   my @options;
   push @options, shift @more while @more && $more[0] ne '--';
   shift @more;
   my ($release) = `'$nvcc' --version` =~ /release ([\d.]+)/;
   die "$nvcc: it does not say its release\n" unless $release;
-  my $found = compile($nvcc, $jobs, \@options, \@more);
+  my $found = compile($nvcc, $nvdisasm, $jobs, \@options, \@more);
   my @problems;
   for my $name (sort keys %$found) {
     for my $architecture (@architectures) {
@@ -157,7 +200,19 @@ if (($task // '') eq 'names' && @rest == 1) {
       push @problems, "$name, sm_$architecture: $f->{spills} bytes of registers are spilled; use fewer values at once" if $f->{spills};
     }
   }
+  my %lines;
+  for my $name (keys %$found) {
+    for my $architecture (@architectures) {
+      my $judged = $found->{$name}{$architecture}{judged};
+      $lines{$name}{$architecture} = pass_line($judged) if $judged && @{ $judged->{passes} };
+    }
+  }
   if ($task ne 'compare') {
+    if ($nvdisasm ne '-') {
+      my $others = $task eq 'add' ? (read_passes($passes))[0] : {};
+      delete @{$others}{ keys %$found };
+      write_file($passes, passes_text({ %$others, %lines }, $release));
+    }
     $found = { %{ (read_table($file))[0] }, %$found } if $task eq 'add';
     write_file($file, table_text($found, $release));
     die join("\n", @problems), "\n" if @problems;
@@ -179,9 +234,21 @@ if (($task // '') eq 'names' && @rest == 1) {
       push @problems, "$at: $f->{shared} bytes of shared memory instead of $t->{shared}" if $f->{shared} != $t->{shared};
     }
   }
+  if ($nvdisasm ne '-') {
+    my ($old, $by) = read_passes($passes);
+    for my $name (sort keys %$found) {
+      for my $architecture (@architectures) {
+        my ($was, $is) = ($old->{$name}{$architecture}, $lines{$name}{$architecture});
+        $changed += ($was // '') ne ($is // '');
+        push @problems, worse($name, $architecture, $was, $is) if $was && $release eq $by;
+      }
+    }
+  }
   end($file, @problems);
+  print "no nvdisasm (./dev setup cuda): instructions are not compared\n" if $nvdisasm eq '-';
   print scalar(keys %$found), " kernels, no spills; $changed numbers differ from the table's",
     $release eq $written_by ? "\n" : " (of nvcc $written_by; this is $release: only spills and names are compared)\n";
 } else {
-  die "usage: kernels.pl names TABLE LIBRARY, or compare|write|add TABLE NVCC JOBS -- OPTION... -- FILE.cu...\n";
+  die "usage: kernels.pl names TABLE LIBRARY, compare|write|add TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu..., or ",
+    "show NVDISASM CUBIN [KERNEL]\n";
 }

@@ -168,7 +168,9 @@ TEST_CASE("a driver that is too old or missing, and a device that does not exist
 
 TEST_CASE("a driver that cannot use the plugin's kernels is an error that says what to do") {
   const std::map<const char*, const char*> texts = {
-      {"200", "no kernels for emulated device; build Tessera where nvcc"},
+      {"200",
+       "no kernels for emulated device; build Tessera where nvcc 12.8 or later is found (./dev "
+       "setup cuda), and compile the kernels ahead (-D TESSERA_CUDA_ARCHITECTURES=90)"},
       {"218", "refuses the plugin's PTX for emulated device; build Tessera again"},
       {"221", "libnvidia-ptxjitcompiler.so.1) is not found; install it with the driver"},
       {"222", "older than the nvcc that compiled the plugin, and cannot read its PTX; install a"},

@@ -219,6 +219,10 @@ TEST_CASE("graph roofline: the least time of each operator, by hand") {
   CHECK(operators[1].at("operator") == "linear");
   CHECK(operators[1].at("bytes") == 208);
   CHECK(operators[1].at("seconds") == 2.08);  // moving takes longer than 384 / 1000
+  // A few elements are expected to take as long as memory takes to answer; products keep the rate.
+  CHECK(operators[0].at("expected_seconds") > operators[0].at("seconds"));
+  CHECK(operators[1].at("expected_seconds") == operators[1].at("seconds"));
+  CHECK(json.at("expected_seconds") > json.at("seconds"));
   CHECK(operators[2].at("operator") == "copy_");
   CHECK(operators[2].at("bytes") == 2 * 64);
   const double kernels = 2.88 + 2.08 + 1.28 + 4 * 0.5;

@@ -54,6 +54,17 @@ bool is_kernel(const Instruction& i) {
   return i.kind == Instruction::Kind::call || i.kind == Instruction::Kind::full;
 }
 
+/// Of the tensors that an instruction reads or writes.
+std::int64_t most_elements(const Instruction& i, const graph::Shadow& shadow) {
+  std::int64_t most = 0;
+  for (const auto* const tensors : {&i.in, &i.out}) {
+    for (const Tensor& x : shadow.at(*tensors)) {
+      most = std::max(most, x ? x.numel() : 0);
+    }
+  }
+  return most;
+}
+
 /// What a kernel does: instructions of the same kind take the same time. Empty: no kernel.
 ByPlace<std::string> kinds_of(const Program& program) {
   const graph::Shadow shadow = graph::shadow_of(program);
@@ -78,7 +89,7 @@ ByPlace<std::string> kinds_of(const Program& program) {
 /// Executes a program's instructions but for those that need other ranks.
 class LocalReplay {
  public:
-  using Time = std::function<double(const std::function<void()>& call)>;
+  using Time = std::function<double(PlaceIndex place, const std::function<void()>& call)>;
 
   /// `timed`: the kernels whose time is wanted. `time`: of a call, which it makes.
   LocalReplay(const Program& program, const ByPlace<bool>& timed, Time time, Device device = cpu)
@@ -130,7 +141,7 @@ class LocalReplay {
       } else if (i.kind != Instruction::Kind::check) {
         const auto call = [&] { execute(program_, i, i.attributes, tensors_, device_); };
         if (timed_[place]) {
-          seconds_of_kernel[place].push_back(time_(call));
+          seconds_of_kernel[place].push_back(time_(place, call));
         } else {
           call();
         }
@@ -298,7 +309,10 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
           }
         };
         std::optional<LocalReplay> alone;
-        as_own([&] { alone.emplace(program, wanted, &runs::seconds_of); });
+        const auto time = [](PlaceIndex, const std::function<void()>& call) {
+          return runs::seconds_of(call);
+        };
+        as_own([&] { alone.emplace(program, wanted, time); });
         ByPlace<std::vector<double>> seconds(kinds.size());
         for (int round = 0; round < rounds; ++round) {
           world.everyone().barrier();
@@ -329,6 +343,8 @@ void MeasuredKernels::measure(const Program& program, const ByPlace<std::string>
 ByPlace<double> kernel_seconds_on(Device device, const Program& program) {
   constexpr int most = 3;
   const NoGrad constant;
+  const graph::Shadow shadow = graph::shadow_of(program);
+  const auto places = graph::places_of(program);
   const ByPlace<std::string> kinds = kinds_of(program);
   std::map<std::string, int> counts;
   ByPlace<bool> timed(kinds.size());
@@ -336,7 +352,12 @@ ByPlace<double> kernel_seconds_on(Device device, const Program& program) {
     timed[place] = !kinds[place].empty() && ++counts[kinds[place]] <= most;
   }
   ByPlace<std::vector<double>> found(kinds.size());
-  const auto time = [&](const std::function<void()>& call) {
+  const auto costs = kernel_costs(program, {});
+  const auto time = [&](PlaceIndex place, const std::function<void()>& call) {
+    const std::optional<KernelCost>& cost = costs[place];
+    log(LogLevel::debug,
+        fmt::format("measures {}: {} elements, {:.0f} bytes", kernel_name(*places[place]),
+                    most_elements(*places[place], shadow), cost ? cost->bytes : 0));
     call();  // loads its code, chooses its algorithm
     synchronize(device);
     return runs::seconds_of([&] {

@@ -2,12 +2,16 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.app.tools;
@@ -23,6 +27,51 @@ import :roofline;
 
 namespace tessera::app {
 namespace {
+
+struct NamedText {
+  std::string_view name;
+  std::string_view text;
+};
+constexpr NamedText tables[] = {
+#include TESSERA_EXPECTED_TIMES
+};
+
+/// How many times as long as moving its bytes an operator takes on an H100, by its bytes: of
+/// plugins/cuda/expected.table (docs/cuda-costs.md).
+class KernelTimes {
+ public:
+  KernelTimes() {
+    constexpr double bandwidth = 2.85e12;  // the table's
+    std::istringstream lines{std::string(tables[0].text)};
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string op;
+      double elements = 0;
+      double bytes = 0;
+      double microseconds = 0;
+      if (words >> op >> elements >> bytes >> microseconds && bytes > 0) {
+        ratios_[op][bytes] = 1e-6 * microseconds * bandwidth / bytes;
+      }
+    }
+  }
+
+  /// Of a call of this size, or of the nearest one that the table has. Operators that it does not
+  /// have, such as products, take as long as their bound.
+  double seconds_of(const std::string& op, const KernelCost& cost) const {
+    const auto found = ratios_.find(op);
+    if (found == ratios_.end() || cost.bytes == 0) {
+      return cost.seconds;
+    }
+    const auto distance = [&](const auto& entry) {
+      return std::abs(std::log(entry.first / cost.bytes));
+    };
+    const auto nearest = std::ranges::min_element(found->second, {}, distance);
+    return cost.seconds * std::max(1.0, nearest->second);
+  }
+
+ private:
+  std::map<std::string, std::map<double, double>, std::less<>> ratios_;
+};
 
 double sum_of(const Roofline& roofline, double OperatorCost::* what) {
   double sum = 0;
@@ -44,6 +93,9 @@ double Roofline::seconds(Bound bound) const {
 
 double Roofline::flops() const { return sum_of(*this, &OperatorCost::flops); }
 double Roofline::bytes() const { return sum_of(*this, &OperatorCost::bytes); }
+double Roofline::expected() const {
+  return std::max(sum_of(*this, &OperatorCost::expected) + launch_seconds, collective_seconds);
+}
 double Roofline::measured() const { return sum_of(*this, &OperatorCost::measured); }
 double Roofline::best() const {
   return std::max(sum_of(*this, &OperatorCost::seconds) + launch_seconds, collective_seconds);
@@ -61,6 +113,7 @@ Roofline roofline_of(const Program& program, const DeviceRates& rates, double li
   roofline.tokens = tokens_of(program);
   roofline.is_measured = measured.size() > 0;
   std::map<std::pair<std::string, Bound>, OperatorCost> costs;
+  const KernelTimes expected;
   for (const PlaceIndex place : places.keys()) {
     const Instruction& i = *places[place];
     roofline.collectives += graph::is_collective(i) ? 1 : 0;
@@ -73,6 +126,7 @@ Roofline roofline_of(const Program& program, const DeviceRates& rates, double li
       cost.flops += kernel->flops;
       cost.bytes += kernel->bytes;
       cost.seconds += kernel->seconds;
+      cost.expected += expected.seconds_of(name, *kernel);
       cost.measured += roofline.is_measured ? measured[place] : 0;
       ++roofline.launches;
     }
@@ -113,7 +167,7 @@ std::string bytes_text(double bytes) { return format_bytes(static_cast<std::uint
 
 void print_operators(const Roofline& roofline) {
   TableRows rows = {
-      {"operator", "limited by", "calls", "products", "moved", "ms", "us/token", "share"}};
+      {"operator", "limited by", "calls", "products", "moved", "ms", "bound", "expected", "share"}};
   if (roofline.is_measured) {
     rows[0].emplace_back("measured");
   }
@@ -122,6 +176,8 @@ void print_operators(const Roofline& roofline) {
                           {cost.op, std::string(name_of(cost.bound)), std::to_string(cost.calls),
                            cost.flops == 0 ? "" : format_flops(cost.flops), bytes_text(cost.bytes)},
                           cost.seconds));
+    const double expected = 1e6 * cost.expected / static_cast<double>(roofline.tokens);
+    rows.back().insert(rows.back().end() - 1, fmt::format("{:.2f}", expected));
     if (roofline.is_measured) {
       rows.back().push_back(
           fmt::format("{:.2f}", 1e6 * cost.measured / static_cast<double>(roofline.tokens)));
@@ -146,7 +202,8 @@ void print_sums(const Roofline& roofline) {
                                        roofline.collectives, bytes_text(roofline.received))},
                           roofline.collective_seconds));
   }
-  rows.push_back(row_of(roofline, {"step"}, roofline.best()));
+  rows.push_back(row_of(roofline, {"step, the bound"}, roofline.best()));
+  rows.push_back(row_of(roofline, {"step, expected of an H100"}, roofline.expected()));
   if (roofline.is_measured) {
     rows.push_back(row_of(roofline, {"kernels as measured"}, roofline.measured()));
   }
@@ -160,7 +217,10 @@ void print_result(const Roofline& roofline, double memory) {
        fmt::format("{} of products, {} moved, {:.3f} launches",
                    format_flops(roofline.flops() / tokens), bytes_text(roofline.bytes() / tokens),
                    static_cast<double>(roofline.launches) / tokens)},
-      {"tokens/s", fmt::format("{:.0f} on this rank, at the most", tokens / roofline.best())}};
+      {"tokens/s",
+       fmt::format("{:.0f} on this rank, at the most; {:.0f} expected of an H100, derived from "
+                   "machine code, not measured",
+                   tokens / roofline.best(), tokens / roofline.expected())}};
   if (roofline.collectives > 0) {
     rows.back()[1] += fmt::format("; {:.0f} if no collective is hidden behind other work",
                                   tokens / roofline.worst());
@@ -186,6 +246,7 @@ void print_json(const Roofline& roofline) {
       {"seconds", roofline.best()},
       {"seconds_without_overlap", roofline.worst()},
       {"tokens_per_second", static_cast<double>(roofline.tokens) / roofline.best()},
+      {"expected_seconds", roofline.expected()},
       {"flops", roofline.flops()},
       {"bytes", roofline.bytes()},
       {"launches", roofline.launches},
@@ -206,7 +267,8 @@ void print_json(const Roofline& roofline) {
                                 {"calls", cost.calls},
                                 {"flops", cost.flops},
                                 {"bytes", cost.bytes},
-                                {"seconds", cost.seconds}});
+                                {"seconds", cost.seconds},
+                                {"expected_seconds", cost.expected}});
     if (roofline.is_measured) {
       all["operators"].back()["measured_seconds"] = cost.measured;
     }

@@ -17,6 +17,7 @@ struct OperatorCost {
   double flops = 0;
   double bytes = 0;
   double seconds = 0;   // of each call the longer one of computing and of moving bytes
+  double expected = 0;  // seconds of all calls, derived from the machine code of an H100's kernels
   double measured = 0;  // seconds of all calls, where they were measured
 };
 
@@ -37,6 +38,8 @@ struct Roofline {
   double flops() const;
   double bytes() const;
   double measured() const;
+  /// The same as best(), of kernels as they are expected.
+  double expected() const;
   /// Of kernels and launches; collectives are hidden, or last longer.
   double best() const;
   /// With collectives, of which nothing is hidden.

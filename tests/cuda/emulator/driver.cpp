@@ -386,7 +386,7 @@ Result cuDeviceGetName(char* name, int length, DeviceNumber) {
 }
 
 Result cuDeviceTotalMem_v2(std::size_t* bytes, DeviceNumber) {
-  *bytes = Memory::device_bytes;
+  *bytes = Memory::device_bytes();
   return usable();
 }
 
@@ -675,6 +675,8 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
     return Result::invalid_value;
   }
   load_lazily(function->kernel.name, *stream->stream);
+  Modes::instance().list(function->kernel.name, grid_x * grid_y * grid_z,
+                         block_x * block_y * block_z);
   auto launch = std::make_shared<emulator::Launch>();
   launch->kernel = &function->kernel;
   launch->grid = {grid_x, grid_y, grid_z};
@@ -701,7 +703,7 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
 Result cuLaunchHostFunc(StreamHandle stream, HostFunction function, void* data) {
   const Result result = not_recorded(stream);
   if (result == Result::success) {
-    Executor::instance().push(*stream->stream, {.work = [=] { function(data); }});
+    Executor::instance().push(*stream->stream, {.work = [=] { function(data); }, .of_host = true});
   }
   return result;
 }

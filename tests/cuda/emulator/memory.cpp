@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "fault.hpp"
+#include "modes.hpp"
 #include "text.hpp"
 
 namespace emulator {
@@ -25,11 +26,11 @@ Memory& Memory::instance() {
 
 Memory::Memory() {
   const int file = memfd_create("emulated devices", MFD_CLOEXEC);
-  if (file < 0 || ftruncate(file, static_cast<off_t>(range)) != 0) {
+  if (file < 0 || ftruncate(file, static_cast<off_t>(range_)) != 0) {
     throw Fault("the emulator cannot create its devices' memory; check the process's limits");
   }
-  void* open = mmap(nullptr, range, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
-  void* closed = mmap(nullptr, range, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  void* open = mmap(nullptr, range_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  void* closed = mmap(nullptr, range_, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
   close(file);
   if (open == MAP_FAILED || closed == MAP_FAILED) {
     throw Fault("the emulator cannot map its devices' memory; check the process's limits");
@@ -41,20 +42,22 @@ Memory::Memory() {
 void* Memory::allocate(int device, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const std::size_t wanted = pages(bytes);
-  if (used_[device] + wanted > device_bytes || next_ + wanted + page > range) {
+  if (used_[device] + wanted > device_bytes() || next_ + wanted + page > range_) {
     return nullptr;
   }
   const std::size_t begin = next_;
   next_ += wanted + page;
   used_[device] += wanted;
   pieces_[begin] = {bytes, device, true};
-  std::memset(open_ + begin, 0xff, bytes);
+  if (!Modes::instance().only_lists) {
+    std::memset(open_ + begin, 0xff, bytes);
+  }
   return closed_ + begin;
 }
 
 bool Memory::take(int device, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (used_[device] + bytes > device_bytes) {
+  if (used_[device] + bytes > device_bytes()) {
     return false;
   }
   used_[device] += bytes;

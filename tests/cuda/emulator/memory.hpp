@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -15,8 +16,10 @@ namespace emulator {
 /// access to freed memory is found.
 class Memory {
  public:
-  /// Bytes of one device.
-  static constexpr std::size_t device_bytes = std::size_t{4} << 30;
+  /// Bytes of one device. Memory that nothing uses (Modes::only_lists) costs nothing.
+  static std::size_t device_bytes() {
+    return std::size_t{4} << (std::getenv("TESSERA_EMULATOR_LAUNCHES") == nullptr ? 30 : 36);
+  }
 
   static Memory& instance();
 
@@ -56,12 +59,12 @@ class Memory {
   std::pair<std::size_t, std::size_t> live_piece(const void* opened);
   std::uint64_t frees() const { return frees_; }
   /// Bytes of the range of all devices' addresses.
-  static constexpr std::size_t range = std::size_t{64} << 30;
+  static std::size_t range() { return 16 * device_bytes(); }
 
  private:
   Memory();
   bool inside(const std::byte* begin, const void* data) const {
-    return data >= begin && data < begin + range;
+    return data >= begin && data < begin + range_;
   }
 
   struct Piece {
@@ -72,6 +75,7 @@ class Memory {
   std::mutex mutex_;
   std::byte* open_ = nullptr;
   std::byte* closed_ = nullptr;
+  const std::size_t range_ = range();
   std::size_t next_ = 4096;
   std::atomic<std::uint64_t> frees_ = 0;
   std::map<std::size_t, Piece> pieces_;  // freed ones too

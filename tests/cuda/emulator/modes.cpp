@@ -1,9 +1,13 @@
 #include "modes.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <iterator>
 #include <random>
 
+#include "fault.hpp"
 #include "text.hpp"
 
 namespace emulator {
@@ -21,7 +25,8 @@ Modes& Modes::instance() {
   return *modes;
 }
 
-Modes::Modes(std::uint64_t drawn_by) : seed(drawn_by) {
+Modes::Modes(std::uint64_t drawn_by)
+    : seed(drawn_by), only_lists(std::getenv("TESSERA_EMULATOR_LAUNCHES") != nullptr) {
   if (seed == 0) {
     return;
   }
@@ -30,6 +35,18 @@ Modes::Modes(std::uint64_t drawn_by) : seed(drawn_by) {
   places = drawn_places[numbers() % std::size(drawn_places)];
   copies_block = numbers() % 3 != 0;
   context_bytes = (std::size_t{200} + numbers() % 800) << 20;
+}
+
+void Modes::list(const std::string& kernel, unsigned blocks, unsigned threads) const {
+  if (!only_lists) {
+    return;
+  }
+  static const int file = open(std::getenv("TESSERA_EMULATOR_LAUNCHES"),
+                               O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  const std::string line = text("launch ", kernel, " ", blocks, " ", threads, "\n");
+  if (write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    throw Fault("the emulator cannot write the file TESSERA_EMULATOR_LAUNCHES");
+  }
 }
 
 std::string Modes::describe() const {

@@ -23,6 +23,11 @@ struct Modes {
   /// EAGER when cuInit is called.
   std::atomic<bool> lazy_loading = true;
 
+  /// Launches are listed in the file TESSERA_EMULATOR_LAUNCHES, and devices do nothing: memory of
+  /// any size, without values.
+  bool only_lists = false;
+  void list(const std::string& kernel, unsigned blocks, unsigned threads) const;
+
   /// "TESSERA_EMULATOR_MODES=3 (a stream's queue takes 12 tasks, ...)".
   std::string describe() const;
 

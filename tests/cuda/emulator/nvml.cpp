@@ -22,7 +22,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
 }
 int nvmlDeviceGetHandleByUUID(const char*, void**) { return 6; }  // not found
 int nvmlDeviceGetMemoryInfo(void*, unsigned long long* total_free_used) {
-  total_free_used[0] = total_free_used[1] = emulator::Memory::device_bytes;
+  total_free_used[0] = total_free_used[1] = emulator::Memory::device_bytes();
   total_free_used[2] = 0;
   return 0;
 }

@@ -48,7 +48,7 @@ class Checker {
 
   void begin(const Launch& launch) {
     if (++launch_ == 1U << 13) {
-      madvise(of_devices_, shadow_bytes, MADV_DONTNEED);
+      madvise(of_devices_, shadow_bytes(), MADV_DONTNEED);
       of_shared_.clear();
       of_launched_.clear();
       launch_ = 1;
@@ -96,7 +96,7 @@ class Checker {
   }
 
  private:
-  static constexpr std::size_t shadow_bytes = Memory::range * sizeof(Records);
+  static std::size_t shadow_bytes() { return Memory::range() * sizeof(Records); }
 
   static bool is_in(std::span<const std::byte> memory, const std::byte* at) {
     return at >= memory.data() && at < memory.data() + memory.size();
@@ -248,7 +248,7 @@ class Checker {
 };
 
 Checker::Checker() {
-  void* shadow = mmap(nullptr, shadow_bytes, PROT_READ | PROT_WRITE,
+  void* shadow = mmap(nullptr, shadow_bytes(), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (shadow == MAP_FAILED) {
     throw Fault(

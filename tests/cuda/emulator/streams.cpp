@@ -67,6 +67,9 @@ void Executor::await_room(Stream& stream, std::unique_lock<std::mutex>& lock) {
 }
 
 void Executor::push(Stream& stream, Task task) {
+  if (Modes::instance().only_lists && !task.of_host) {
+    task.work = {};
+  }
   std::unique_lock lock(mutex_);
   if (stream.recording) {
     stream.recording->tasks.push_back(std::move(task));

@@ -29,6 +29,7 @@ struct Task {
   std::shared_ptr<Event> awaits = {};
   std::uint64_t place = 0;
   std::function<bool()> ready = {};
+  bool of_host = false;  // a function of the host
 
   bool can_run() const { return awaits ? awaits->reached >= place : ready ? ready() : true; }
 };
