@@ -95,7 +95,7 @@ for my $file (grep { /\.(cpp|cppm|hpp|h|cu|cuh)$/ } @files) {
       unless $name =~ /^(?:tessera\.([\w.]+)|(tessera))$/;
     my $other = $1 // $2;
     if (!defined $module) {
-      my $public = exists $place{$other} && ($area eq 'tests' || $file =~ m{^apps/tessera/(?:tools_)?main\.cpp$} || $folder{$other} =~ /^modules/);
+      my $public = exists $place{$other} && ($area eq 'tests' || $file =~ m{^apps/tessera/(?:tools_|first_day_)?main\.cpp$} || $folder{$other} =~ /^modules/);
       finding($file, $number, "import $name: no such public module") unless $public || $own{"$area/$folder"}{$other};
     } elsif (!exists $imports{$module}{$other}) {
       finding($file, $number, "import $name: $other is not in the IMPORTS of $folder{$module}/CMakeLists.txt");

@@ -192,5 +192,9 @@ struct DeviceAccount {
 void compare_on_device(const CallSample& sample, const std::string& how,
                        std::span<const Tensor> operands, int order, Device device,
                        DeviceAccount& account);
+/// Likewise against `expected`, which the CPU has made of the call before.
+void compare_with(const CallResult& expected, const CallSample& sample, const std::string& how,
+                  std::span<const Tensor> operands, int order, Device device,
+                  DeviceAccount& account);
 
 }  // namespace tessera::conformance

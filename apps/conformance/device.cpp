@@ -94,16 +94,10 @@ std::string late_error(Device device) {
   return {};
 }
 
-}  // namespace
-
-void compare_on_device(const CallSample& sample, const std::string& how,
-                       std::span<const Tensor> operands, int order, Device device,
-                       DeviceAccount& account) {
-  std::vector<Tensor> there;
-  for (const Tensor& x : operands) {
-    there.push_back(x ? alike(x, device) : x);
-  }
-  const CallResult expected = call_plain(sample, operands, copy_of, order);
+/// The call with operands on the device, against what the CPU has made of it.
+void compare_there(const CallResult& expected, const CallSample& sample, const std::string& how,
+                   std::span<const Tensor> there, int order, Device device,
+                   DeviceAccount& account) {
   CallResult actual =
       call_plain(sample, there, [&](const Tensor& g) { return copied_to(g, device); }, order);
   if (actual.error.empty() && !expected.error.empty()) {
@@ -128,6 +122,31 @@ void compare_on_device(const CallSample& sample, const std::string& how,
   account.operators.insert(sample.op->name);
   ++account.calls;
   account.gradients += expected.gradients.empty() ? 0 : 1;
+}
+
+std::vector<Tensor> all_there(std::span<const Tensor> operands, Device device) {
+  std::vector<Tensor> there;
+  for (const Tensor& x : operands) {
+    there.push_back(x ? alike(x, device) : x);
+  }
+  return there;
+}
+
+}  // namespace
+
+void compare_on_device(const CallSample& sample, const std::string& how,
+                       std::span<const Tensor> operands, int order, Device device,
+                       DeviceAccount& account) {
+  // The CPU's call comes after it, as it may write the operands.
+  const std::vector<Tensor> there = all_there(operands, device);
+  compare_there(call_plain(sample, operands, copy_of, order), sample, how, there, order, device,
+                account);
+}
+
+void compare_with(const CallResult& expected, const CallSample& sample, const std::string& how,
+                  std::span<const Tensor> operands, int order, Device device,
+                  DeviceAccount& account) {
+  compare_there(expected, sample, how, all_there(operands, device), order, device, account);
 }
 
 }  // namespace tessera::conformance

@@ -7,6 +7,8 @@ module;
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 module tessera.app.bench;
@@ -25,18 +27,25 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Operands = std::vector<Tensor>;
 
-/// An operator on operands that are made on the CPU.
+/// An operator on operands that are made on the CPU, when it is measured.
 struct DeviceRow {
   std::string name;
-  Operands operands;
+  std::function<Operands()> operands;
   double flops = 0;   // of products; otherwise it is limited by memory
   double passes = 0;  // how often the first operand's bytes are read or written
   std::function<Tensor(const Operands&)> run;
 };
 
+/// Random values, which are repeated after 2^20: a billion of them would take the CPU a minute.
 Tensor values(const Dims& shape, DType dtype) {
+  constexpr std::int64_t different = 1 << 20;
   const Tensor x = empty(shape);
-  ops::normal_(x, 0, 1, random_stream("bench"));
+  const std::int64_t count = std::min(x.numel(), different);
+  const Tensor first = empty({count});
+  ops::normal_(first, 0, 1, random_stream("bench"));
+  for (std::int64_t i = 0; i < x.numel(); i += count) {
+    std::copy_n(first.data<float>(), std::min(count, x.numel() - i), x.data<float>() + i);
+  }
   return ops::cast(x, dtype);
 }
 
@@ -80,7 +89,7 @@ class DeviceRows {
   }
 
  private:
-  void add(const std::string& name, Operands operands, double passes,
+  void add(const std::string& name, std::function<Operands()> operands, double passes,
            std::function<Tensor(const Operands&)> run) {
     rows_.push_back({.name = name + " " + std::string(name_of(dtype_)),
                      .operands = std::move(operands),
@@ -95,34 +104,47 @@ class DeviceRows {
   }
 
   void moves() {
-    const Tensor x = lines();
-    const Tensor y = lines();
-    add("clone", {x}, 2, [](const Operands& o) { return ops::clone(o[0]); });
+    const auto one = [this] { return Operands{lines()}; };
+    const auto two = [this] { return Operands{lines(), lines()}; };
+    add("clone", one, 2, [](const Operands& o) { return ops::clone(o[0]); });
     if (dtype_ == DType::bf16) {
-      add("cast to f32 of", {x}, 3, [](const Operands& o) { return ops::cast(o[0], DType::f32); });
+      add("cast to f32 of", one, 3, [](const Operands& o) { return ops::cast(o[0], DType::f32); });
     }
-    add("transposed copy", {x}, 2,
+    add("transposed copy", one, 2,
         [](const Operands& o) { return ops::contiguous(ops::transpose(o[0], 0, 1)); });
-    add("add", {x, y}, 3, [](const Operands& o) { return ops::add(o[0], o[1]); });
-    add("silu", {x}, 2, [](const Operands& o) { return ops::silu(o[0]); });
-    add("swiglu", {x, y}, 3, [](const Operands& o) { return ops::swiglu(o[0], o[1]); });
+    add("add", two, 3, [](const Operands& o) { return ops::add(o[0], o[1]); });
+    add("silu", one, 2, [](const Operands& o) { return ops::silu(o[0]); });
+    add("swiglu", two, 3, [](const Operands& o) { return ops::swiglu(o[0], o[1]); });
   }
 
   void rows_of_lines() {
-    const Tensor x = lines();
-    const Tensor weight = values({x.shape()[1]}, dtype_);
-    add("rms_norm", {x, weight}, 2, [](const Operands& o) { return ops::rms_norm(o[0], o[1]); });
-    add("layer_norm", {x, weight, weight}, 2,
+    const auto one = [this] { return Operands{lines()}; };
+    const auto weighted = [this] {
+      const Tensor x = lines();
+      const Tensor weight = values({x.shape()[1]}, dtype_);
+      return Operands{x, weight, weight};
+    };
+    add("rms_norm", weighted, 2, [](const Operands& o) { return ops::rms_norm(o[0], o[1]); });
+    add("layer_norm", weighted, 2,
         [](const Operands& o) { return ops::layer_norm(o[0], o[1], o[2]); });
-    add("softmax", {x}, 2, [](const Operands& o) { return ops::softmax(o[0], -1); });
-    add("sum, dim 1", {x}, 1, [](const Operands& o) { return ops::sum(o[0], {1}); });
-    add("sum, dim 0", {x}, 1, [](const Operands& o) { return ops::sum(o[0], {0}); });
-    add("squared_norm", {x}, 1, [](const Operands& o) { return ops::squared_norm(o[0]); });
-    const std::int64_t count = x.shape()[0];
-    add("cross_entropy", {x, ids({count}, x.shape()[1])}, 1,
-        [](const Operands& o) { return ops::cross_entropy(o[0], o[1]); });
-    add("embedding", {x, ids({count}, count)}, 2,
-        [](const Operands& o) { return ops::embedding(o[0], o[1]); });
+    add("softmax", one, 2, [](const Operands& o) { return ops::softmax(o[0], -1); });
+    add("sum, dim 1", one, 1, [](const Operands& o) { return ops::sum(o[0], {1}); });
+    add("sum, dim 0", one, 1, [](const Operands& o) { return ops::sum(o[0], {0}); });
+    add("squared_norm", one, 1, [](const Operands& o) { return ops::squared_norm(o[0]); });
+    add(
+        "cross_entropy",
+        [this] {
+          const Tensor x = lines();
+          return Operands{x, ids({x.shape()[0]}, x.shape()[1])};
+        },
+        1, [](const Operands& o) { return ops::cross_entropy(o[0], o[1]); });
+    add(
+        "embedding",
+        [this] {
+          const Tensor x = lines();
+          return Operands{x, ids({x.shape()[0]}, x.shape()[0])};
+        },
+        2, [](const Operands& o) { return ops::embedding(o[0], o[1]); });
   }
 
   /// Of a layer's shapes in models of 1.5 B and 7 B parameters, if there are 2^24 elements.
@@ -132,40 +154,39 @@ class DeviceRows {
       return std::max<std::int64_t>(
           64, static_cast<std::int64_t>(std::lround(static_cast<double>(dim) * scale / 64)) * 64);
     };
-    for (const auto& [in, out] :
+    for (const auto& [full_in, full_out] :
          std::vector<std::pair<std::int64_t, std::int64_t>>{{1536, 1536},
                                                             {1536, 8960},
                                                             {8960, 1536},
                                                             {3584, 3584},
                                                             {3584, 18944},
                                                             {18944, 3584}}) {
-      const std::int64_t tokens = scaled(4096);
-      const Tensor x = values({tokens, scaled(in)}, dtype_);
-      const Tensor weight = values({scaled(out), scaled(in)}, dtype_);
-      const Tensor dy = values({tokens, scaled(out)}, dtype_);
-      const std::string sizes =
-          " " + std::to_string(scaled(in)) + " to " + std::to_string(scaled(out));
-      const auto product = [&](const char* name, Operands operands,
+      const Dims x = {scaled(4096), scaled(full_in)};
+      const Dims weight = {scaled(full_out), scaled(full_in)};
+      const Dims dy = {scaled(4096), scaled(full_out)};
+      const std::string sizes = " " + std::to_string(x[1]) + " to " + std::to_string(dy[1]);
+      const auto product = [&](const char* name, const std::function<Operands()>& operands,
                                std::function<Tensor(const Operands&)> run) {
-        add(name + sizes, std::move(operands), 0, std::move(run));
-        rows_.back().flops =
-            2.0 * static_cast<double>(x.numel()) * static_cast<double>(scaled(out));
+        add(name + sizes, operands, 0, std::move(run));
+        rows_.back().flops = 2.0 * static_cast<double>(x.product()) * static_cast<double>(dy[1]);
       };
-      product("linear", {x, weight}, [](const Operands& o) { return ops::linear(o[0], o[1]); });
-      product("linear_grad_input", {dy, weight},
+      const auto two = [this](const Dims& a, const Dims& b) {
+        return [this, a, b] { return Operands{values(a, dtype_), values(b, dtype_)}; };
+      };
+      product("linear", two(x, weight), [](const Operands& o) { return ops::linear(o[0], o[1]); });
+      product("linear_grad_input", two(dy, weight),
               [](const Operands& o) { return ops::linear_grad_input(o[0], o[1]); });
-      product("linear_grad_weight", {dy, x},
+      product("linear_grad_weight", two(dy, x),
               [](const Operands& o) { return ops::linear_grad_weight(o[0], o[1]); });
       if (dtype_ != DType::bf16) {
         continue;
       }
-      for (const auto& [name, of] :
-           std::vector<std::pair<const char*, Operands>>{{"scaled_linear", {x, weight}},
-                                                         {"scaled_linear_grad_input", {dy, weight}},
-                                                         {"scaled_linear_grad_weight", {dy, x}}}) {
-        product(name, coded(of), [name](const Operands& o) {
-          return called(name, o, R"({"dtype": "bf16"})").front();
-        });
+      for (const auto& [name, a, b] : {std::tuple{"scaled_linear", x, weight},
+                                       std::tuple{"scaled_linear_grad_input", dy, weight},
+                                       std::tuple{"scaled_linear_grad_weight", dy, x}}) {
+        product(
+            name, [of = two(a, b)] { return coded(of()); },
+            [name](const Operands& o) { return called(name, o, R"({"dtype": "bf16"})").front(); });
       }
     }
   }
@@ -175,13 +196,16 @@ class DeviceRows {
     const std::int64_t width = 128;
     const std::int64_t time = std::clamp<std::int64_t>(elements_ >> 14, 16, 1024);
     const std::int64_t batch = std::max<std::int64_t>(1, elements_ / (time * heads * width));
-    const Tensor q = values({batch, time, heads, width}, dtype_);
-    const Tensor k = values({batch, time, 2, width}, dtype_);
-    add("causal_attention", {q, k, k}, 0,
+    const auto q = [=, this] { return values({batch, time, heads, width}, dtype_); };
+    const auto k = [=, this] { return values({batch, time, 2, width}, dtype_); };
+    add(
+        "causal_attention", [=] { return Operands{q(), k(), k()}; }, 0,
         [](const Operands& o) { return ops::causal_attention(o[0], o[1], o[2]); });
     rows_.back().flops =
         2.0 * static_cast<double>(batch * heads * time) * static_cast<double>(time + 1) * width;
-    add("rotary", {q}, 2, [](const Operands& o) { return ops::rotary(o[0], 1e6); });
+    add(
+        "rotary", [=] { return Operands{q()}; }, 2,
+        [](const Operands& o) { return ops::rotary(o[0], 1e6); });
   }
 
   std::int64_t elements_;
@@ -247,6 +271,41 @@ void add_small_work(Device device, int calls, Json& all) {
   all.push_back({{"name", "a small kernel, waited for"}, {"us", waited * 1e6}});
 }
 
+/// Bytes that the driver's own copy within the device reads and writes in a second.
+double copied_bytes(Device device, std::int64_t elements, int calls) {
+  constexpr std::int64_t most = 1 << 28;  // bytes, more than caches hold
+  const Tensor from = full({std::min(4 * elements, most)}, 1, DType::u8, device);
+  const Tensor to = full(from.shape(), 0, DType::u8, device);
+  const auto bytes = static_cast<std::size_t>(from.numel());
+  const double seconds = seconds_of(
+      device,
+      [&] {
+        driver_of(device).copy(nullptr, to.device_address(), from.device_address(), bytes,
+                               CopyKind::on_device);
+      },
+      calls, calls);
+  return 2 * static_cast<double>(bytes) / seconds;
+}
+
+/// The row's rate on the device, and how far the result of `small` is from the CPU's.
+Json cells_of(const DeviceRow& row, const DeviceRow& small, Device device, int calls,
+              double copied) {
+  const Operands there = on(row.operands(), device);
+  const double seconds = seconds_of(device, [&] { row.run(there); }, calls, calls);
+  Json cells = {{"name", row.name}, {"us", seconds * 1e6}};
+  if (row.flops > 0) {
+    cells["tflops"] = row.flops / seconds / 1e12;
+  } else {
+    const double rate = row.passes * static_cast<double>(there[0].numel()) *
+                        static_cast<double>(size_of(there[0].dtype())) / seconds;
+    cells["gb_per_second"] = rate / 1e9;
+    cells["share_of_bandwidth"] = rate / copied;
+  }
+  const Operands operands = small.operands();
+  cells["deviation"] = deviation(small.run(on(operands, device)), small.run(operands));
+  return cells;
+}
+
 }  // namespace
 
 Json bench_device(const BenchArguments& arguments) {
@@ -254,39 +313,24 @@ Json bench_device(const BenchArguments& arguments) {
   const Device device = find_device(arguments.device);
   const std::int64_t elements = arguments.elements;
   const int calls = elements < 1 << 20 ? 1 : 5;  // small operands show that it works, not how fast
+  const double copied = copied_bytes(device, elements, calls);
   Json all = Json::array();
+  all.push_back({{"name", "copy by the driver"}, {"gb_per_second", copied / 1e9}});
   for (const DType dtype : {DType::bf16, DType::f32}) {
-    std::vector<DeviceRow> rows = DeviceRows(elements, dtype).made();
+    DeviceRows made(elements, dtype);
     // The CPU computes smaller ones.
-    const std::vector<DeviceRow> compared =
-        DeviceRows(std::min<std::int64_t>(elements, 1 << 16), dtype).made();
-    double copied = 0;  // bytes in a second
+    DeviceRows small(std::min<std::int64_t>(elements, 1 << 16), dtype);
+    const std::vector<DeviceRow> rows = made.made();
+    const std::vector<DeviceRow> compared = small.made();
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      DeviceRow& row = rows[i];
-      if (row.name.find(arguments.only) == std::string::npos && i > 0) {
-        continue;
+      if (rows[i].name.find(arguments.only) != std::string::npos) {
+        all.push_back(cells_of(rows[i], compared[i], device, calls, copied));
       }
-      const Operands there = on(row.operands, device);
-      const double seconds = seconds_of(device, [&] { row.run(there); }, calls, calls);
-      Json cells = {{"name", row.name}, {"us", seconds * 1e6}};
-      if (row.flops > 0) {
-        cells["tflops"] = row.flops / seconds / 1e12;
-      } else {
-        const Tensor& x = row.operands[0];
-        const double rate = row.passes * static_cast<double>(x.numel()) *
-                            static_cast<double>(size_of(x.dtype())) / seconds;
-        copied = i == 0 ? rate : copied;
-        cells["gb_per_second"] = rate / 1e9;
-        cells["share_of_clone"] = rate / copied;
-      }
-      const DeviceRow& small = compared[i];
-      cells["deviation"] =
-          deviation(small.run(on(small.operands, device)), small.run(small.operands));
-      all.push_back(std::move(cells));
-      row.operands.clear();
     }
   }
-  add_small_work(device, calls, all);
+  if (std::string_view("a small kernel").find(arguments.only) != std::string_view::npos) {
+    add_small_work(device, calls, all);
+  }
   return all;
 }
 

@@ -20,7 +20,8 @@ nlohmann::ordered_json share_cell(double share);
 nlohmann::ordered_json bench_kernels(const BenchArguments& arguments);
 
 /// Operators of a training step on a device, in bf16 and f32: {name, us, gb_per_second and its
-/// share of a copy's, or tflops, deviation}; and the costs of small work: {name, us}. The deviation
+/// share of what the driver's own copy moves, or tflops, deviation}; and the costs of small work:
+/// {name, us}. The deviation
 /// is the largest |x - y| / (1 + |y|) from the CPU's results, for operands of at most 2^16
 /// elements. Errors: the device does not exist, or lacks a kernel.
 nlohmann::ordered_json bench_device(const BenchArguments& arguments);
