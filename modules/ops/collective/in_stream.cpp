@@ -345,11 +345,21 @@ std::unique_ptr<DeviceCollective> queue_on_device(const Call& call, std::span<Te
   });
 }
 
+/// Whether ranks of the group may wait for each other until both make a first message. In a ring
+/// of ranks that all send before they receive, all would wait; what a stage sends first follows
+/// from what it has received.
+bool may_connect(const CallGroup& group) {
+  return group.ranks.size() == 2 || group.name == "stages";
+}
+
 /// The communicator of a device for messages between this rank and another one of the group, in
 /// the direction of this one. Each direction has its own, with a stream: a message that waits for
 /// its receiver holds up those after it, and two ranks that both send would wait in a circle.
 /// Null: the host moves them.
 collective::Communicator* message_communicator(Device device, const MessageArgs& args, bool sends) {
+  if (!may_connect(*args.group.group)) {
+    return nullptr;
+  }
   const std::vector<int>& ranks = args.group.group->ranks;
   const int self = ranks[static_cast<std::size_t>(args.group.rank())];
   const int other = ranks[static_cast<std::size_t>(args.peer)];
