@@ -14,6 +14,7 @@
 #include "blas.hpp"
 #include "dnn.hpp"
 #include "driver_api.hpp"
+#include "host_functions.hpp"
 #include "interop.hpp"
 #include "kernels/arguments.hpp"
 
@@ -77,6 +78,9 @@ class CudaDriver final : public DeviceDriver, public Interop {
 
   /// Makes the device's context that of the calling thread, as every function does first.
   const DriverApi& enter() const;
+  /// A call that may block behind other ranks: see watched_call(). Nothing is queued on a device
+  /// that is being opened.
+  Result unblocked(std::function<Result()> call) const;
   Stream& of(Queue queue) const;
   void keep_room(Queue queue) const;
   /// Where streams compete for the device, those that are `urgent` come first.
@@ -87,6 +91,9 @@ class CudaDriver final : public DeviceDriver, public Interop {
   void raise_problem();
   void free_retired();
   Function function(const std::string& name);
+  HostFunctions::Counter* take_counter();
+  template <class Library, class Open>
+  std::unique_ptr<Library> opened_unblocked(const Open& open) const;
 
   Device device_;
   Context context_ = nullptr;
@@ -96,6 +103,8 @@ class CudaDriver final : public DeviceDriver, public Interop {
   std::mutex mutex_;
   std::vector<std::shared_ptr<Stream>> retired_;  // freed by their users, with work left
   std::vector<std::unique_ptr<Recorded>> retired_graphs_;
+  std::vector<HostFunctions::Counter*> counters_;  // of those that have ended; pinned
+  bool opened_ = false;
   std::vector<Module> modules_;
   std::string capability_;         // "90"
   std::set<std::string> sources_;  // that are loaded
