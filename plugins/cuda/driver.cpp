@@ -11,7 +11,6 @@
 #include <thread>
 #include <utility>
 
-#include "host_functions.hpp"
 #include "image.hpp"
 #include "library.hpp"
 #include "nvrtc.hpp"
@@ -21,6 +20,7 @@ import tessera.device;
 
 #include "driver.hpp"
 #include "problem.hpp"
+#include "watched_call.hpp"
 
 namespace tessera::cuda {
 
@@ -124,6 +124,7 @@ CudaDriver::CudaDriver(int index)
   check(api.mem_host_alloc(&pinned, sizeof(Problem), host_alloc_portable | host_alloc_device_map),
         "cuMemHostAlloc");
   problem_ = new (pinned) Problem{};
+  opened_ = true;
 }
 
 CudaDriver::~CudaDriver() = default;
@@ -134,40 +135,51 @@ const DriverApi& CudaDriver::enter() const {
   return api;
 }
 
+Result CudaDriver::unblocked(std::function<Result()> call) const {
+  return opened_ ? watched_call(device_, context_, std::move(call)) : call();
+}
+
 DeviceProperties CudaDriver::properties() const { return properties_; }
 
 // ---- memory ----
 
 void* CudaDriver::allocate(std::size_t bytes) {
-  DevicePointer data = 0;
-  const Result result = enter().mem_alloc(&data, bytes);
+  const DriverApi& api = enter();
+  const auto data = std::make_shared<DevicePointer>(0);
+  const Result result = unblocked([&api, data, bytes] { return api.mem_alloc(data.get(), bytes); });
   if (result == Result::out_of_memory) {
     return nullptr;
   }
   check(result, "cuMemAlloc");
-  return reinterpret_cast<void*>(data);
+  return reinterpret_cast<void*>(*data);
 }
 
 void CudaDriver::free(void* data, std::size_t) noexcept {
   // After an error of the device everything fails; the error itself is raised where work waits.
-  driver_api().ctx_set_current(context_);
-  driver_api().mem_free(address(data));
+  try {
+    unblocked([data] { return driver_api().mem_free(address(data)); });
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run has failed
+  }
 }
 
 void* CudaDriver::allocate_pinned(std::size_t bytes) {
-  void* data = nullptr;
-  const Result result =
-      enter().mem_host_alloc(&data, bytes, host_alloc_portable | host_alloc_device_map);
+  const DriverApi& api = enter();
+  const auto data = std::make_shared<void*>(nullptr);
+  const Result result = unblocked([&api, data, bytes] {
+    return api.mem_host_alloc(data.get(), bytes, host_alloc_portable | host_alloc_device_map);
+  });
   if (result == Result::out_of_memory) {
     return nullptr;
   }
   check(result, "cuMemHostAlloc");
-  return data;
+  return *data;
 }
 
 void CudaDriver::free_pinned(void* data, std::size_t) noexcept {
-  driver_api().ctx_set_current(context_);
-  driver_api().mem_free_host(data);
+  try {
+    unblocked([data] { return driver_api().mem_free_host(data); });
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run has failed
+  }
 }
 
 // ---- queues ----
@@ -177,8 +189,11 @@ std::shared_ptr<CudaDriver::Stream> CudaDriver::open_stream(bool urgent) {
   int least = 0;
   int greatest = 0;  // a smaller number
   check(api.ctx_get_stream_priority_range(&least, &greatest), "cuCtxGetStreamPriorityRange");
+  const int priority = urgent ? greatest : least;
   auto stream = std::make_shared<Stream>();
-  check(api.stream_create(&stream->handle, stream_non_blocking, urgent ? greatest : least),
+  check(unblocked([&api, stream, priority] {
+          return api.stream_create(&stream->handle, stream_non_blocking, priority);
+        }),
         "cuStreamCreateWithPriority");
   return stream;
 }
@@ -209,7 +224,10 @@ void CudaDriver::free_retired() {
     if (api.stream_query(stream->handle) != Result::success) {
       return false;
     }
-    stream->functions.reset();
+    if (stream->functions != nullptr) {
+      counters_.push_back(stream->functions->counter());
+      stream->functions.reset();
+    }
     api.stream_destroy(stream->handle);
     return true;
   });
@@ -286,6 +304,9 @@ void CudaDriver::wait_for(EventHandle event, const WaitCheck& still_runs) {
 }
 
 void CudaDriver::synchronize(Queue queue, const WaitCheck& still_runs) {
+  if (wait_for_watched_call(still_runs)) {
+    return;
+  }
   Stream& stream = of(queue);
   const std::unique_ptr<Event, void (*)(Event*)> end(static_cast<Event*>(make_mark()),
                                                      [](Event* event) {
@@ -398,6 +419,23 @@ void CudaDriver::fill(Queue queue, void* to, const void* element, std::size_t wi
   }
 }
 
+/// Pinned memory that is kept: freeing it may wait for all streams.
+HostFunctions::Counter* CudaDriver::take_counter() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!counters_.empty()) {
+      HostFunctions::Counter* const counter = counters_.back();
+      counters_.pop_back();
+      return counter;
+    }
+  }
+  void* const memory = allocate_pinned(sizeof(HostFunctions::Counter));
+  if (memory == nullptr) {
+    check(Result::out_of_memory, "cuMemHostAlloc");
+  }
+  return new (memory) HostFunctions::Counter(0);
+}
+
 void CudaDriver::launch(Queue queue, std::function<void()> function) {
   keep_room(queue);
   Stream& stream = of(queue);
@@ -406,7 +444,7 @@ void CudaDriver::launch(Queue queue, std::function<void()> function) {
   {
     const std::lock_guard lock(stream.mutex);
     if (stream.functions == nullptr) {
-      stream.functions = std::make_unique<HostFunctions>(stream.handle);
+      stream.functions = std::make_unique<HostFunctions>(stream.handle, take_counter());
     }
     functions = stream.functions.get();
   }
@@ -428,7 +466,10 @@ DeviceDriver::Graph CudaDriver::end_graph(Queue queue) {
   GraphHandle graph = nullptr;
   check(api.stream_end_capture(of(queue).handle, &graph), "cuStreamEndCapture");
   auto recorded = std::make_unique<Recorded>();
-  const Result made = api.graph_instantiate(&recorded->exec, graph, 0);
+  const auto exec = std::make_shared<GraphExec>(nullptr);
+  const Result made =
+      unblocked([&api, exec, graph] { return api.graph_instantiate(exec.get(), graph, 0); });
+  recorded->exec = *exec;
   api.graph_destroy(graph);
   check(made, "cuGraphInstantiate");
   check(api.event_create(&recorded->launched, event_disable_timing), "cuEventCreate");
@@ -483,9 +524,12 @@ std::string CudaDriver::load_source(const std::string& source) {
   }
   CompiledSource compiled = compile_source(source, capability_);
   if (compiled.missing.empty()) {
-    Module module = nullptr;
-    check(api.module_load_data(&module, compiled.code.data()), "cuModuleLoadData");
-    modules_.push_back(module);
+    const auto module = std::make_shared<Module>(nullptr);
+    const auto code = std::make_shared<decltype(compiled.code)>(std::move(compiled.code));
+    check(unblocked(
+              [&api, module, code] { return api.module_load_data(module.get(), code->data()); }),
+          "cuModuleLoadData");
+    modules_.push_back(*module);
     sources_.insert(source);
   }
   return std::move(compiled.missing);
@@ -515,18 +559,40 @@ void CudaDriver::launch_with_memory(Queue queue, const std::string& name, unsign
         "cuLaunchKernel");
 }
 
+/// A library is opened as a call that may block: it loads kernels and takes memory.
+template <class Library, class Open>
+std::unique_ptr<Library> CudaDriver::opened_unblocked(const Open& open) const {
+  const auto opened = std::make_shared<std::unique_ptr<Library>>();
+  const auto error = std::make_shared<std::exception_ptr>();
+  check(unblocked([opened, error, open] {
+          try {
+            *opened = open();
+          } catch (...) {
+            *error = std::current_exception();
+          }
+          return Result::success;
+        }),
+        "opening a library");
+  if (*error != nullptr) {
+    std::rethrow_exception(*error);
+  }
+  return std::move(*opened);
+}
+
 Dnn* CudaDriver::dnn() {
   if (!Dnn::is_wanted()) {
     return nullptr;
   }
   enter();
-  std::call_once(dnn_opened_, [&] { dnn_ = std::make_unique<Dnn>(); });
+  std::call_once(dnn_opened_,
+                 [&] { dnn_ = opened_unblocked<Dnn>([] { return std::make_unique<Dnn>(); }); });
   return dnn_.get();
 }
 
 Blas* CudaDriver::blas() {
   enter();
-  std::call_once(blas_opened_, [&] { blas_ = Blas::open(); });
+  std::call_once(blas_opened_,
+                 [&] { blas_ = opened_unblocked<Blas>([] { return Blas::open(); }); });
   return blas_.get();
 }
 

@@ -14,6 +14,7 @@
 #include "blas.hpp"
 #include "dnn.hpp"
 #include "driver_api.hpp"
+#include "host_functions.hpp"
 #include "interop.hpp"
 #include "kernels/arguments.hpp"
 
@@ -80,6 +81,9 @@ class CudaDriver final : public DeviceDriver, public Interop {
 
   /// Makes the device's context that of the calling thread, as every function does first.
   const DriverApi& enter() const;
+  /// A call that may block behind other ranks: see watched_call(). Nothing is queued on a device
+  /// that is being opened.
+  Result unblocked(std::function<Result()> call) const;
   Stream& of(Queue queue) const;
   void keep_room(Queue queue) const;
   /// Where streams compete for the device, those that are `urgent` come first.
@@ -91,6 +95,9 @@ class CudaDriver final : public DeviceDriver, public Interop {
   void free_retired();
   /// A kernel that may be launched with so many bytes of shared memory.
   Function function(const std::string& name, unsigned memory);
+  HostFunctions::Counter* take_counter();
+  template <class Library, class Open>
+  std::unique_ptr<Library> opened_unblocked(const Open& open) const;
 
   Device device_;
   Context context_ = nullptr;
@@ -100,6 +107,8 @@ class CudaDriver final : public DeviceDriver, public Interop {
   std::mutex mutex_;
   std::vector<std::shared_ptr<Stream>> retired_;  // freed by their users, with work left
   std::vector<std::unique_ptr<Recorded>> retired_graphs_;
+  std::vector<HostFunctions::Counter*> counters_;  // of those that have ended; pinned
+  bool opened_ = false;
   std::vector<Module> modules_;
   std::string capability_;         // "90"
   std::set<std::string> sources_;  // that are loaded

@@ -1,7 +1,5 @@
 #include "host_functions.hpp"
 
-#include <cstddef>
-#include <new>
 #include <tessera/signals.hpp>
 #include <utility>
 
@@ -11,12 +9,8 @@ import tessera.base;
 
 namespace tessera::cuda {
 
-HostFunctions::HostFunctions(StreamHandle stream) : stream_(stream) {
-  void* memory = nullptr;
-  check(driver_api().mem_host_alloc(&memory, sizeof(std::uint32_t),
-                                    host_alloc_portable | host_alloc_device_map),
-        "cuMemHostAlloc");
-  done_ = new (memory) std::atomic<std::uint32_t>(0);
+HostFunctions::HostFunctions(StreamHandle stream, Counter* done) : stream_(stream), done_(done) {
+  done_->store(0);
   const ThreadsWithoutSignals quiet;
   thread_ = std::thread([this] { run(); });
 }
@@ -28,7 +22,6 @@ HostFunctions::~HostFunctions() {
   }
   changed_.notify_all();
   thread_.join();
-  driver_api().mem_free_host(done_);
 }
 
 void HostFunctions::launch(std::function<void()> function) {

@@ -20,12 +20,16 @@ namespace tessera::cuda {
 /// while the stream's queue is full, so nothing that a function needs to run is held meanwhile.
 class HostFunctions {
  public:
-  explicit HostFunctions(StreamHandle stream);
+  using Counter = std::atomic<std::uint32_t>;
+
+  /// `done`: pinned memory, which stays when this ends.
+  HostFunctions(StreamHandle stream, Counter* done);
   /// Returns when the thread has ended; nothing may be queued any more.
   ~HostFunctions();
   HostFunctions(const HostFunctions&) = delete;
   HostFunctions& operator=(const HostFunctions&) = delete;
 
+  Counter* counter() const { return done_; }
   void launch(std::function<void()> function);
   /// The first error of a function since the last call.
   std::exception_ptr take_error();
@@ -35,8 +39,8 @@ class HostFunctions {
   void run();
 
   StreamHandle stream_;
-  std::atomic<std::uint32_t>* done_ = nullptr;  // pinned: the number of the last function that ran
-  std::mutex order_;  // of functions and their numbers in the stream; taken before mutex_
+  Counter* const done_;  // the number of the last function that ran
+  std::mutex order_;     // of functions and their numbers in the stream; taken before mutex_
   std::uint32_t queued_ = 0;
   std::mutex mutex_;  // of what follows; never held in a call of the driver
   std::condition_variable changed_;

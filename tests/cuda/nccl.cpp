@@ -382,10 +382,10 @@ TEST_CASE("groups of more than two members share memory of the device, and run i
 }
 
 TEST_CASE("a rank that is killed within a function of NCCL's ends the others, which name it") {
-  const std::string place =
-      GENERATE("ncclCommInitRankConfig 1", "ncclCommSplit 1", "ncclCommRegister 1",
-               "ncclCommGetAsyncError 2", "ncclGroupEnd 1", "ncclSend 2", "ncclRecv 1",
-               "ncclAllGather 1", "ncclBroadcast 1", "transfer 1", "transfer 9");
+  const std::string place = GENERATE(
+      "ncclCommInitRankConfig 1", "ncclCommSplit 1", "ncclCommRegister 1",
+      "ncclCommGetAsyncError 2", "ncclGroupEnd 1", "ncclSend 2", "ncclRecv 1", "ncclAllGather 1",
+      "ncclBroadcast 1", "transfer 1", "transfer 9", "ncclCommDeregister 1", "ncclCommFinalize 1");
   constexpr std::int64_t count = 30000;  // travels in several parts
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome =
@@ -462,6 +462,43 @@ TEST_CASE("a rank that is stopped in a collective is named while the others queu
   CHECK(outcome.code == 1);
   CHECK(contains(outcome.errors, "rank 1 is stopped"));
   CHECK(took.count() < 20);
+}
+
+TEST_CASE("a rank that is stopped is named in calls of the driver that wait for all streams") {
+  const std::string function = GENERATE("cuMemAlloc", "cuMemFree", "cuMemHostAlloc",
+                                        "cuMemFreeHost", "cuStreamCreate", "cuGraphInstantiate");
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome outcome = launched(
+      2,
+      [&](World& world) {
+        const Device device = gpu(world.rank());
+        DeviceDriver& driver = driver_of(device);
+        Communicator& there = over_nccl(world, device);
+        void* const memory = driver.allocate(4096);
+        void* const pinned = driver.allocate_pinned(4096);
+        const Tensor x = full({300}, 1, DType::f32, device);
+        const Tensor all = full({600}, 1, DType::f32, device);
+        const StreamScope scope(there.stream(device));
+        there.all_gather(x.device_address(), all.device_address(), 300, DType::f32);
+        if (function == "cuMemAlloc") driver.allocate(4096);
+        if (function == "cuMemFree") driver.free(memory, 4096);
+        if (function == "cuMemHostAlloc") driver.allocate_pinned(4096);
+        if (function == "cuMemFreeHost") driver.free_pinned(pinned, 4096);
+        if (function == "cuStreamCreate") driver.make_queue();
+        if (function == "cuGraphInstantiate") {
+          driver.begin_graph(nullptr);
+          driver.end_graph(nullptr);
+        }
+      },
+      {{"TESSERA_EMULATOR_KILL", "1 ncclAllGather 1 " + std::to_string(SIGSTOP)},
+       {"TESSERA_EMULATOR_BLOCKS", function},
+       {"TESSERA_EMULATOR_MODES", "0"}},
+      1);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  INFO(function << " after " << took.count() << " s: " << outcome.errors);
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.errors, "rank 1 is stopped"));
+  CHECK(took.count() < 20);  // the limit is 1 s
 }
 
 TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes on") {

@@ -296,6 +296,19 @@ void load_lazily(const std::string& kernel, const emulator::Stream& stream) {
   }
 }
 
+/// Functions that wait for all streams of the device: those of TESSERA_EMULATOR_BLOCKS.
+void wait_where_asked(std::string_view function) {
+  const char* const asked = std::getenv("TESSERA_EMULATOR_BLOCKS");
+  std::string_view names = asked == nullptr ? "" : asked;
+  while (!names.empty()) {
+    const std::size_t end = std::min(names.find(':'), names.size());
+    if (names.substr(0, end) == function) {
+      Executor::instance().synchronize_device(current->device);
+    }
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -426,6 +439,7 @@ Result cuMemAlloc_v2(DevicePointer* data, std::size_t bytes) {
   if (bytes == 0) {
     return Result::invalid_value;
   }
+  wait_where_asked("cuMemAlloc");
   void* memory = Memory::instance().allocate(current->device, bytes);
   *data = reinterpret_cast<DevicePointer>(memory);
   return memory == nullptr ? Result::out_of_memory : Result::success;
@@ -436,6 +450,7 @@ Result cuMemFree_v2(DevicePointer data) {
   if (result != Result::success) {
     return result;
   }
+  wait_where_asked("cuMemFree");
   return Memory::instance().free(reinterpret_cast<void*>(data)) ? Result::success
                                                                 : Result::invalid_value;
 }
@@ -445,6 +460,7 @@ Result cuMemHostAlloc(void** data, std::size_t bytes, unsigned) {
   if (result != Result::success) {
     return result;
   }
+  wait_where_asked("cuMemHostAlloc");
   *data = Memory::instance().allocate_pinned(bytes);
   return *data == nullptr ? Result::out_of_memory : Result::success;
 }
@@ -454,6 +470,7 @@ Result cuMemFreeHost(void* data) {
   if (result != Result::success) {
     return result;
   }
+  wait_where_asked("cuMemFreeHost");
   return Memory::instance().free_pinned(data) ? Result::success : Result::invalid_value;
 }
 
@@ -496,6 +513,7 @@ Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 Result cuStreamCreateWithPriority(StreamHandle* stream, unsigned, int priority) {
   const Result result = outside_recordings();
   if (result == Result::success) {
+    wait_where_asked("cuStreamCreate");
     *stream = new StreamData{Executor::instance().make(current->device)};
     (*stream)->stream->priority = priority;
   }
@@ -605,6 +623,7 @@ Result cuModuleLoadData(Module* module, const void* image) {
   if (const char* const refusal = std::getenv("TESSERA_EMULATOR_IMAGE")) {
     return static_cast<Result>(std::atoi(refusal));
   }
+  wait_where_asked("cuModuleLoadData");
   *module = new ModuleData;
   constexpr std::string_view mark = emulator::module_image_mark;
   if (image == nullptr || std::strncmp(static_cast<const char*>(image), mark.data(), mark.size())) {
@@ -737,6 +756,7 @@ Result cuStreamEndCapture(StreamHandle stream, GraphHandle* graph) {
 Result cuGraphInstantiateWithFlags(GraphExec* exec, GraphHandle graph, unsigned long long flags) {
   const Result result = outside_recordings();
   if (result == Result::success && flags == 0 && graph != nullptr) {
+    wait_where_asked("cuGraphInstantiate");
     *exec = new GraphExecData{*graph};
     return Result::success;
   }
