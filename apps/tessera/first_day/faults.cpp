@@ -136,7 +136,8 @@ bool signal_run(const std::string& metrics, const std::string& process_file, std
   while (std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     std::error_code ignored;
-    if (!fs::exists(metrics, ignored) || !fs::exists(process_file, ignored)) {
+    const auto bytes = fs::file_size(metrics, ignored);
+    if (ignored || bytes == 0 || !fs::exists(process_file, ignored)) {
       continue;
     }
     const std::string text = read_input(metrics);

@@ -65,7 +65,8 @@ Steps train(const MachineSetup& here, const std::string& name, std::vector<std::
                                    "checkpoint.folder=", "log.sample=0", "log.metrics=" + metrics});
   words.insert(words.begin(), {here.pack.program(), "train"});
   Steps found{.ran = run_words(words, seconds), .values = {}, .rates = {}};
-  std::istringstream lines(fs::exists(metrics) ? read_input(metrics) : "");
+  const auto bytes = fs::file_size(metrics, ignored);
+  std::istringstream lines(ignored || bytes == 0 ? "" : read_input(metrics));
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json step = parse_json(line, false);
     if (!step.is_object() || !step.contains("loss")) {
