@@ -1,9 +1,8 @@
 #!/usr/bin/env perl
 # ./dev gpu pack and its run.sh, on the emulator, in a root that has a shell, tar, gzip, glibc, and the emulator's libraries.
-#   pack.pl make|run|inputs|whole REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...
+#   pack.pl make|run|inputs REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...
 # make: packs small sizes into FOLDER. run: some items of each part, killed and continued, and the page. inputs: what is wrong
-# is one clear error. whole: all parts, killed in each one; two packs of one build have the same bytes. Skipped (77) where no
-# root can be entered.
+# is one clear error. Skipped (77) where no root can be entered.
 use strict;
 use warnings;
 use Cwd qw(abs_path);
@@ -18,7 +17,7 @@ use lib "$FindBin::RealBin/../support";
 use Files qw(text_of write_file);
 
 my ($what, $repository, $build, $emulator, $kernels, $folder, @plugins) = @ARGV;
-die "usage: pack.pl make|run|inputs|whole REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...\n" unless @plugins;
+die "usage: pack.pl make|run|inputs REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...\n" unless @plugins;
 my $archive = "$folder/pack.tar.gz";
 my $system = $^O eq 'linux' ? `uname -m` : '';
 exit 77 unless $system =~ /x86_64/;
@@ -240,20 +239,4 @@ if ($what eq 'inputs') {
   expect('a cut line', 0, qr/^doctor: 2 of 2 passed/m, in_root($doctor));
 }
 
-if ($what eq 'whole') {
-  pack_to("$folder/again.tar.gz");
-  die "two packs of one build differ\n" unless text_of("$folder/again.tar.gz") eq text_of($archive);
-  my $seconds = 420 * 20;
-  for my $part (qw(doctor operators styles rates models faults)) {
-    kill_in($part, "$run $seconds");
-  }
-  my %before = map { ("$_->{part} $_->{item}" => $_->{seconds}) } grep { $_->{status} eq 'passed' } items();
-  ($status, $text) = in_root("$run $seconds");
-  my %after = map { ("$_->{part} $_->{item}" => $_->{seconds}) } items();
-  die "$_ was repeated or lost\n" for grep { ($after{$_} // -1) != $before{$_} } keys %before;
-  expect('whole', 0, qr/^faults: /m, $status, $text);
-  die "something was not tried:\n$text" if $text =~ /not tried/;
-  ($status, $text) = in_root("$run report");
-  expect('page', 0, qr/^None\.$/m, $status, $text =~ s/^\| (?:rates|models) \|.*\n//mgr =~ s/\| part \| item .*\n\| ---.*\n\n/None.\n\n/r);
-}
 remove_tree($root);

@@ -9,7 +9,7 @@
 #   --small          small sizes, for the emulator
 #   --xz             a smaller archive, which the other machine's tar may be unable to open
 #
-# The same build gives the same bytes.
+# The order, owners and times of its files are fixed.
 use strict;
 use warnings;
 use Cwd qw(abs_path);
