@@ -451,6 +451,8 @@ TEST_CASE("faults of kernels are found and say where") {
   CHECK_THAT(launch_error("probe_two_operations_on_matrices", 1, 32),
              Contains("in another operation on matrices"));
   CHECK_THAT(launch_error("probe_unaligned_row", 1, 32), Contains("not a multiple of 16"));
+  CHECK_THAT(launch_error("probe_unaligned_word", 1, 32),
+             Contains("it reads 16 bytes at an address that is no multiple of 16"));
   CHECK_THAT(launch_error("probe_unordered_sum", 1, 64), Contains("race"));
   CHECK_THAT(launch_error("probe_unordered_sum", 4, 1), Contains("race"));
   CHECK_THAT(launch_error("probe_read_and_written", 1, 64),

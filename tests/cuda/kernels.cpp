@@ -24,74 +24,10 @@ import tessera.conformance;
 #include "conformance.hpp"
 #include "control.hpp"
 #include "device.hpp"
+#include "results.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
-
-namespace {
-
-Tensor to_gpu(const Tensor& x) { return x ? copied_to(x, cuda()) : x; }
-
-bool same_bits(const Tensor& there, const Tensor& here) {
-  const Tensor found = ops::contiguous(ops::to_device(there, cpu));
-  const Tensor wanted = ops::contiguous(here);
-  return found.shape() == wanted.shape() && found.dtype() == wanted.dtype() &&
-         std::memcmp(found.raw_data(), wanted.raw_data(),
-                     static_cast<std::size_t>(wanted.numel()) * size_of(wanted.dtype())) == 0;
-}
-
-/// The call's results on the device and on the CPU; the operands, where they are written.
-struct Results {
-  std::vector<Tensor> there, here;
-};
-Results results_of(const char* name, const std::vector<Tensor>& in, const std::string& arguments) {
-  const NoGrad constant;
-  const Op& op = find_op(name);
-  const Attributes attributes = parse_arguments(op, arguments);
-  std::vector<Tensor> there;
-  for (const Tensor& x : in) there.push_back(to_gpu(x));
-  next_order();
-  const Tensors found = call(op, there, attributes);
-  const Tensors wanted = call(op, in, attributes);
-  if (op.in_place) {
-    return {.there = there, .here = in};
-  }
-  return {.there = {found.begin(), found.end()}, .here = {wanted.begin(), wanted.end()}};
-}
-
-void check_bits(const char* name, const std::vector<Tensor>& in, const std::string& arguments) {
-  const Results all = results_of(name, in, arguments);
-  REQUIRE(all.there.size() == all.here.size());
-  for (std::size_t i = 0; i < all.here.size(); ++i) {
-    INFO(name << " " << arguments << ", result " << i);
-    CHECK((!all.here[i] || same_bits(all.there[i], all.here[i])));
-  }
-}
-
-void check_near(const char* name, const std::vector<Tensor>& in, const std::string& arguments,
-                double tolerance) {
-  const Results all = results_of(name, in, arguments);
-  for (std::size_t i = 0; i < all.here.size(); ++i) {
-    INFO(name << " " << arguments << ", result " << i);
-    CHECK(largest_difference(ops::to_device(all.there[i], cpu), all.here[i]) <= tolerance);
-  }
-}
-
-/// Whole numbers from a few, in no order, with ties.
-Tensor some_of(const Dims& shape, std::int64_t values, DType type = DType::i64) {
-  const Tensor x = empty(shape, DType::i64);
-  for (std::int64_t i = 0; i < x.numel(); ++i) {
-    x.data<std::int64_t>()[i] = (i * i * 7 + i * 13) % 1009 % values;
-  }
-  return ops::cast(x, type);
-}
-
-Tensor waves(const Dims& shape, DType type = DType::f32) {
-  return ops::cast(
-      ops::reshape(ops::sin(ops::mul_scalar(counted(empty(shape).numel()), 0.7)), shape), type);
-}
-
-}  // namespace
 
 TEST_CASE("lines of any length are sorted as the CPU sorts them, ties by their places") {
   for (const DType type : {DType::f32, DType::f64, DType::bf16, DType::i64, DType::u8}) {

@@ -256,6 +256,14 @@ __global__ void probe_unaligned_row(const Probe a) {
   a.to[threadIdx.x] = static_cast<float>(words[0]);
 }
 
+/// 16 bytes at a multiple of 4.
+__global__ void probe_unaligned_word(const Probe a) {
+  if (threadIdx.x < 4) {
+    reinterpret_cast<uint4*>(a.to)[threadIdx.x] =
+        reinterpret_cast<const uint4*>(a.from + 1)[threadIdx.x];
+  }
+}
+
 __global__ void probe_unordered_sum(const Probe a) { *a.to += a.from[place()]; }
 
 /// One thread writes what the others read.

@@ -23,6 +23,9 @@
 struct uint3 {
   unsigned x, y, z;
 };
+// They are loaded and stored as one.
+using uint2 = unsigned __attribute__((ext_vector_type(2)));
+using uint4 = unsigned __attribute__((ext_vector_type(4)));
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };

@@ -64,6 +64,11 @@ class Checker {
     if (at >= stacks_.data() && at < stacks_.data() + stacks_.size()) {
       return;
     }
+    // Of vectors: of smaller ones the compiler makes wider loads where the processor may.
+    if (bytes == 16 && reinterpret_cast<std::uintptr_t>(at) % bytes != 0) {
+      fault_in_kernel(text("it ", verb(kind), " ", bytes,
+                           " bytes at an address that is no multiple of ", bytes));
+    }
     if (memory_.is_open(at)) {
       const std::size_t offset = memory_.offset_of(at);
       if (offset < begin_ || offset + bytes > end_ || frees_ != memory_.frees()) {

@@ -30,6 +30,12 @@ inline std::uint32_t pack(float low, float high) {
   return T(low).bits | static_cast<std::uint32_t>(T(high).bits) << 16;
 }
 
+inline float widened(Half x) { return static_cast<float>(x); }
+
+inline void store_words(void* at, const std::uint32_t (&words)[4]) {
+  *static_cast<uint4*>(at) = uint4{words[0], words[1], words[2], words[3]};
+}
+
 inline void copy_async(void* to, const void* from, bool exists) {
   emulator_copy_async(to, from, exists);
 }
