@@ -22,6 +22,7 @@ import tessera.tensor;
 #include "indices.hpp"
 #include "kernels.hpp"
 #include "kernels/attention_tile.hpp"
+#include "kernels/rotary.hpp"
 #include "rows.hpp"
 
 namespace tessera::cuda {
@@ -293,11 +294,47 @@ void attention_merge(const Call& call, std::span<Tensor> out) {
   }
 }
 
+// ---- rotary positions ----
+
+/// Rows of the table: of each time, or of each time of each batch.
+std::int64_t table_rows_of(const Tensor& x, bool each_batch) {
+  return x.shape()[1] * (each_batch ? x.shape()[0] : 1);
+}
+std::size_t bytes_of_table(const Tensor& x, bool each_batch) {
+  const std::size_t pairs = static_cast<std::size_t>(table_rows_of(x, each_batch)) *
+                            static_cast<std::size_t>(x.shape()[3] / 2);
+  return 2 * pairs * (x.dtype() == DType::f64 ? sizeof(double) : sizeof(float));
+}
+
+/// Whether the halves of heads can be loaded in pieces of 16 bytes.
+bool has_halves_in_pieces(const Tensor& x, const Tensor& y) {
+  const auto in_16_bytes = [&](const Tensor& of) {
+    const std::int64_t each = elements_of_piece(of.dtype());
+    bool all = reinterpret_cast<std::uintptr_t>(of.device_address()) % 16 == 0 &&
+               of.shape()[3] % (2 * each) == 0 && of.strides()[3] == 1;
+    for (int dim = 0; dim < 3; ++dim) {
+      all = all && (of.shape()[dim] == 1 || of.strides()[dim] % each == 0);
+    }
+    return all;
+  };
+  return x.dtype() != DType::f64 && in_16_bytes(x) && in_16_bytes(y) &&
+         x.numel() < std::int64_t{1} << 31;
+}
+
 /// Turns x by the angles of its positions; the direction -1 is the inverse.
 template <class Args>
 void turn(const Call& call, const Tensor& y, const Args& arguments, int direction,
-          RotaryArguments a) {
+          const RotaryArguments& positions, bool each_batch) {
   const Tensor& x = call.in[0];
+  if (x.numel() == 0) {
+    return;
+  }
+  RotaryTable t = {.rotary = positions,
+                   .cosines = call.workspace.data(),
+                   .sines = call.workspace.data() + bytes_of_table(x, each_batch) / 2,
+                   .batch_rows = each_batch ? x.shape()[1] : 0,
+                   .rows = table_rows_of(x, each_batch)};
+  RotaryArguments& a = t.rotary;
   a.batches = x.shape()[0];
   a.times = x.shape()[1];
   a.heads = x.shape()[2];
@@ -306,8 +343,16 @@ void turn(const Call& call, const Tensor& y, const Args& arguments, int directio
   a.y = heads_of(y);
   a.frequencies = functions::frequencies_of(arguments);
   a.direction = direction;
-  if (x.numel() != 0) {
-    launch(y, with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, a);
+  launch(y, with_type("rotary_table", x.dtype()), blocks_for(t.rows * a.half), threads_per_block,
+         t);
+  if (has_halves_in_pieces(x, y)) {
+    const std::int64_t groups = (a.heads + heads_at_once - 1) / heads_at_once;
+    const std::int64_t work =
+        a.batches * a.times * groups * (a.half / elements_of_piece(x.dtype()));
+    launch(y, "rotary_pieces_" + std::string(name_of(x.dtype())),
+           blocks_for(work * elements_per_thread), threads_per_block, t);
+  } else {
+    launch(y, with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, t);
   }
 }
 
@@ -316,7 +361,14 @@ void rotary(const Call& call, std::span<Tensor> out) {
   const auto arguments = call.args<ops::RotaryArgs>();
   RotaryArguments a = {};
   a.offset = arguments.offset + (arguments.whole ? local_offset(*arguments.whole)[1] : 0);
-  turn(call, out[0], arguments, direction, a);
+  turn(call, out[0], arguments, direction, a, false);
+}
+
+std::size_t workspace_of_rotary(const Call& call, std::span<const Tensor>) {
+  return bytes_of_table(call.in[0], false);
+}
+std::size_t workspace_of_rotary_at(const Call& call, std::span<const Tensor>) {
+  return bytes_of_table(call.in[0], call.in[1].dims() == 2);
 }
 
 /// Positions are [time] or [batch, time].
@@ -331,7 +383,7 @@ void rotary_at(const Call& call, std::span<Tensor> out) {
                  0,
                  0,
                  positions.dtype()};
-  turn(call, out[0], call.args<ops::RotaryAtArgs>(), direction, a);
+  turn(call, out[0], call.args<ops::RotaryAtArgs>(), direction, a, positions.dims() == 2);
 }
 
 }  // namespace
@@ -342,10 +394,10 @@ void add_attention(KernelTable& table) {
   table["attention_block"] = {attention<ops::BlockArgs>};
   table["attention_block_backward"] = {attention_backward<ops::BlockArgs>};
   table["attention_merge"] = {attention_merge};
-  table["rotary"] = {rotary<1>};
-  table["rotary_inverse"] = {rotary<-1>};
-  table["rotary_at"] = {rotary_at<1>};
-  table["rotary_at_inverse"] = {rotary_at<-1>};
+  table["rotary"] = {.run = rotary<1>, .workspace = workspace_of_rotary};
+  table["rotary_inverse"] = {.run = rotary<-1>, .workspace = workspace_of_rotary};
+  table["rotary_at"] = {.run = rotary_at<1>, .workspace = workspace_of_rotary_at};
+  table["rotary_at_inverse"] = {.run = rotary_at<-1>, .workspace = workspace_of_rotary_at};
   table["causal_attention_backward"] = {.run = attention_backward<ops::CausalArgs>,
                                         .workspace = workspace_of_backward};
 }

@@ -195,12 +195,6 @@ void of_lists(const Call& call, std::span<Tensor>) {
 
 void swiglu(const Call& call, std::span<Tensor> out) { apply("Swiglu", call.in, {}, out[0]); }
 
-/// Operands dy, gate, up.
-void swiglu_backward(const Call& call, std::span<Tensor> out) {
-  apply("SwigluGate", call.in, {}, out[0]);
-  apply("SwigluUp", call.in.first(2), {}, out[1]);
-}
-
 }  // namespace
 
 void add_functions(KernelTable& table) {
@@ -217,7 +211,6 @@ void add_functions(KernelTable& table) {
   }
   with_forms("bitwise_not", bitwise_not);
   table["swiglu"] = {swiglu};
-  table["swiglu_backward"] = {swiglu_backward};
 }
 
 Kernel kernel_of_elements(const Op& op) {

@@ -1,4 +1,4 @@
-// Rows of tables, and losses of classes.
+// Rows of tables, and checks of indices.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -28,20 +28,6 @@ struct EmbeddingArgs {
 struct CountArgs {
   std::int64_t ignore_index;
 };
-struct CrossEntropyArgs {
-  std::int64_t ignore_index;
-  bool loss_parallel;
-  SpecArgument whole{};  // of the logits
-};
-
-/// Which part of a dim is here: its first place, how long all parts are.
-struct Part {
-  std::int64_t first = 0;
-  std::int64_t whole = 0;
-};
-Part part_of(const SpecArgument& whole, int dim, std::int64_t here) {
-  return whole ? Part{local_offset(*whole)[dim], whole->shape[dim]} : Part{0, here};
-}
 
 /// The shape [indices..., width].
 Dims rows_shape(const Tensor& indices, std::int64_t width) {
@@ -71,33 +57,6 @@ void embedding(const Call& call, std::span<Tensor> out) {
       .launch_rows(out[0], with_type("embedding", table.dtype()));
 }
 
-// ---- cross entropy ----
-
-/// logits and targets are the call's first operands; results have one number for each row.
-void of_logits(const Call& call, const std::string& kernel, std::span<const Tensor> results) {
-  const Tensor& logits = call.in[0];
-  const Tensor& targets = call.in[1];
-  const auto arguments = call.args<CrossEntropyArgs>();
-  const Part classes = part_of(arguments.whole, logits.dims() - 1, logits.shape().back());
-  look_at(call, targets, classes.whole, ProblemKind::target, arguments.ignore_index);
-  Rows rows = Rows::of_last_dim(logits.shape());
-  rows.whole(logits).per_row(targets);
-  for (const Tensor& result : results) {
-    rows.per_row(result);
-  }
-  rows.integer(classes.first)
-      .integer(arguments.ignore_index)
-      .launch_rows(logits, with_type(kernel, logits.dtype()));
-}
-
-void cross_entropy_rows(const Call& call, std::span<Tensor> out) {
-  of_logits(call, "cross_entropy", out);
-}
-
-void logits_statistics(const Call& call, std::span<Tensor> out) {
-  of_logits(call, "logits_statistics", out);
-}
-
 void counted_rows(const Call& call, std::span<Tensor> out) {
   const Tensor& targets = call.in[0];
   Dims all;
@@ -109,38 +68,6 @@ void counted_rows(const Call& call, std::span<Tensor> out) {
       .per_row(out[0])
       .integer(call.args<CountArgs>().ignore_index)
       .launch_rows(out[0], "counted_rows_i64");
-}
-
-/// The losses are added from the logits again, so that they need no memory.
-void cross_entropy(const Call& call, std::span<Tensor> out) {
-  const Tensor results[] = {Tensor(), out[1]};
-  of_logits(call, "cross_entropy", results);
-  const Tensor& logits = call.in[0];
-  const auto arguments = call.args<CrossEntropyArgs>();
-  Rows::of_last_dim(logits.shape())
-      .whole(logits)
-      .per_row(call.in[1])
-      .per_row(out[1])
-      .shared(out[0])
-      .integer(part_of(arguments.whole, logits.dims() - 1, logits.shape().back()).first)
-      .integer(arguments.ignore_index)
-      .launch_blocks(logits, with_type("cross_entropy_sum", logits.dtype()), 1);
-}
-
-void cross_entropy_backward(const Call& call, std::span<Tensor> out) {
-  const Tensor& dloss = call.in[0];
-  const Tensor& logits = call.in[1];
-  const auto arguments = call.args<CrossEntropyArgs>();
-  const Part classes = part_of(arguments.whole, logits.dims() - 1, logits.shape().back());
-  Rows rows = Rows::of_last_dim(logits.shape());
-  dloss.dims() == 0 ? rows.shared(dloss) : rows.per_row(dloss);
-  rows.whole(logits)
-      .per_row(call.in[2])
-      .per_row(call.in[3])
-      .whole(out[0])
-      .integer(classes.first)
-      .integer(arguments.ignore_index)
-      .launch_rows(out[0], with_type("cross_entropy_backward", logits.dtype()));
 }
 
 }  // namespace
@@ -171,10 +98,6 @@ void check_index_type(const Call& call, const Tensor& indices) {
 void add_indexing(KernelTable& table) {
   table["embedding"] = {embedding};
   table["counted_rows"] = {counted_rows};
-  table["cross_entropy"] = {cross_entropy};
-  table["cross_entropy_rows"] = {cross_entropy_rows};
-  table["logits_statistics"] = {logits_statistics};
-  table["cross_entropy_backward"] = {cross_entropy_backward};
 }
 
 }  // namespace tessera::cuda

@@ -21,6 +21,8 @@ void add_reductions(KernelTable& table);  // reduce.cpp
 void add_products(KernelTable& table);    // product.cpp
 void add_attention(KernelTable& table);   // attention.cpp
 void add_indexing(KernelTable& table);    // index.cpp
+void add_losses(KernelTable& table);      // loss.cpp
+void add_gates(KernelTable& table);       // swiglu.cpp
 void add_sorting(KernelTable& table);     // sort.cpp
 void add_selecting(KernelTable& table);   // select.cpp
 void add_groups(KernelTable& table);      // grouped.cpp

@@ -1,4 +1,5 @@
 // Softmaxes and norms.
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -32,6 +33,10 @@ struct NormArgs {
   Dynamic<double> eps;
 };
 
+// Pieces of 16 bytes that a thread has of a row in its registers (kernels/norm.cu).
+constexpr int pieces_of_row = 4;
+constexpr int pieces_of_gradient = 2;
+
 /// Rows along the dim of the operator's arguments.
 template <class Args>
 Rows rows_of(const Call& call) {
@@ -50,7 +55,7 @@ void along_dim(const Call& call, std::span<Tensor> out) {
     is_number ? rows.shared(x) : rows.whole(x);
   }
   is_number ? rows.shared(out[0]) : rows.whole(out[0]);
-  rows.launch_rows(out[0], with_type(call.op.name, out[0].dtype()));
+  rows.launch_teams(out[0], call.op.name, call.in.size() == 1 ? pieces_of_row : pieces_of_gradient);
 }
 
 void rms_norm(const Call& call, std::span<Tensor> out) {
@@ -60,24 +65,7 @@ void rms_norm(const Call& call, std::span<Tensor> out) {
       .whole(out[0])
       .per_row(out[1])
       .number(call.args<NormArgs>().eps)
-      .launch_rows(out[0], with_type("rms_norm", out[0].dtype()));
-}
-
-void rms_norm_backward(const Call& call, std::span<Tensor> out) {
-  const Tensor& x = call.in[1];
-  Rows::of_last_dim(x.shape())
-      .whole(call.in[0])
-      .whole(x)
-      .shared(call.in[2])
-      .per_row(call.in[3])
-      .whole(out[0])
-      .launch_rows(out[0], with_type("rms_norm_backward", x.dtype()));
-  Rows::of_last_dim(x.shape())
-      .whole(call.in[0])
-      .whole(x)
-      .per_row(call.in[3])
-      .shared(out[1])
-      .launch_columns(out[1], with_type("rms_norm_weight", x.dtype()));
+      .launch_teams(out[0], "rms_norm", pieces_of_row);
 }
 
 void layer_norm(const Call& call, std::span<Tensor> out) {
@@ -89,31 +77,61 @@ void layer_norm(const Call& call, std::span<Tensor> out) {
       .per_row(out[1])
       .per_row(out[2])
       .number(call.args<NormArgs>().eps)
-      .launch_rows(out[0], with_type("layer_norm", out[0].dtype()));
+      .launch_teams(out[0], "layer_norm", pieces_of_row);
+}
+
+// ---- gradients: also of what all rows share ----
+
+/// Groups of rows that a team has, by the shape only.
+Parts groups_of(const Tensor& x) {
+  constexpr std::int64_t least = 8, most_groups = 1024;
+  const std::int64_t rows = x.shape().back() == 0 ? 0 : x.numel() / x.shape().back();
+  std::int64_t each = least;
+  while ((rows + each - 1) / each > most_groups) {
+    each *= 2;
+  }
+  return {each, (rows + each - 1) / each};
+}
+
+/// Queues the gradient of x, and those of what all rows share: out[1], ... `rows` has the operands
+/// and out[0]; the sums of groups come next.
+void backward(const Call& call, std::span<Tensor> out, Rows& rows) {
+  const Tensor& x = call.in[1];
+  const Parts groups = groups_of(x);
+  rows.memory(call.workspace.data()).integer(groups.each).integer(groups.count);
+  const std::string& name = call.op.name;
+  if (!rows.launch_teams(out[0], name, pieces_of_gradient, groups.count) && groups.count > 0) {
+    const RowArguments& a = rows.finish();
+    launch(out[0], with_type(name + "_sums", x.dtype()), blocks_for(groups.count * a.length),
+           threads_per_block, a);
+  }
+  std::byte* sums = call.workspace.data();
+  for (const Tensor& sum : out.subspan(1)) {
+    const RowArguments result = Rows::of_last_dim(x.shape()).shared(sum).number(1).finish();
+    join_groups(result, result.arrays[0], sums, groups.count, sum);
+    sums +=
+        groups.count * result.length * static_cast<std::int64_t>(size_of(summed_type(x.dtype())));
+  }
+}
+
+template <std::size_t sums>
+std::size_t workspace_of_backward(const Call& call, std::span<const Tensor>) {
+  const Tensor& x = call.in[1];
+  return sums * static_cast<std::size_t>(groups_of(x).count * x.shape().back()) *
+         size_of(summed_type(x.dtype()));
+}
+
+void rms_norm_backward(const Call& call, std::span<Tensor> out) {
+  Rows rows = Rows::of_last_dim(call.in[1].shape());
+  rows.whole(call.in[0]).whole(call.in[1]).shared(call.in[2]).per_row(call.in[3]).whole(out[0]);
+  backward(call, out, rows);
 }
 
 void layer_norm_backward(const Call& call, std::span<Tensor> out) {
-  const Tensor& x = call.in[1];
-  Rows::of_last_dim(x.shape())
-      .whole(call.in[0])
-      .whole(x)
-      .shared(call.in[2])
-      .per_row(call.in[3])
-      .per_row(call.in[4])
-      .whole(out[0])
-      .launch_rows(out[0], with_type("layer_norm_backward", x.dtype()));
-  Rows::of_last_dim(x.shape())
-      .whole(call.in[0])
-      .whole(x)
-      .per_row(call.in[3])
-      .per_row(call.in[4])
-      .shared(out[1])
-      .launch_columns(out[1], with_type("layer_norm_weight", x.dtype()));
-  Rows::of_last_dim(x.shape())
-      .whole(call.in[0])
-      .shared(out[2])
-      .number(1)
-      .launch_columns(out[2], with_type("sum_columns", x.dtype()));
+  Rows rows = Rows::of_last_dim(call.in[1].shape());
+  rows.whole(call.in[0]).whole(call.in[1]).shared(call.in[2]);
+  rows.per_row(call.in[3]).per_row(call.in[4]).whole(out[0]);
+  backward(call, out, rows);
 }
 
 }  // namespace
@@ -124,9 +142,10 @@ void add_norms(KernelTable& table) {
   table["log_softmax"] = {along_dim<LogSoftmaxArgs>};
   table["log_softmax_backward"] = {along_dim<LogSoftmaxArgs>};
   table["rms_norm"] = {rms_norm};
-  table["rms_norm_backward"] = {rms_norm_backward};
+  table["rms_norm_backward"] = {.run = rms_norm_backward, .workspace = workspace_of_backward<1>};
   table["layer_norm"] = {layer_norm};
-  table["layer_norm_backward"] = {layer_norm_backward};
+  table["layer_norm_backward"] = {.run = layer_norm_backward,
+                                  .workspace = workspace_of_backward<2>};
 }
 
 }  // namespace tessera::cuda

@@ -45,6 +45,8 @@ DeviceKernel kernel_for(const Op& op) {
     cuda::add_products(all);
     cuda::add_attention(all);
     cuda::add_indexing(all);
+    cuda::add_losses(all);
+    cuda::add_gates(all);
     cuda::add_sorting(all);
     cuda::add_selecting(all);
     cuda::add_groups(all);

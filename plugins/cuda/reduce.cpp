@@ -1,4 +1,6 @@
 // Sums and means over dims; sums, products and recurrences along one.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +17,7 @@ import tessera.placement;
 import tessera.tensor;
 
 #include "kernels.hpp"
+#include "kernels/reduce.hpp"
 #include "rows.hpp"
 
 namespace tessera::cuda {
@@ -36,10 +39,6 @@ struct Extremum {  // the arguments of amax and amin
   SpecArgument whole{};
 };
 
-std::string with_summed_type(const std::string& kernel, DType type) {
-  return is_floating(type) ? with_type(kernel, type) : kernel + "_i64";
-}
-
 /// The dims that are summed over, counted from the first one, and the others.
 struct SplitDims {
   Dims summed, kept;
@@ -53,6 +52,81 @@ SplitDims split(const Tensor& x, const Dims& named) {
   return all;
 }
 
+// ---- a number for each row ----
+
+Parts parts_of(const Tensor& x, std::int64_t rows) {
+  return parts_of_rows(rows, rows == 0 ? 0 : x.numel() / rows, x.dtype());
+}
+
+/// What parts need, whose results have so many bytes each.
+std::size_t bytes_of_parts(const Tensor& x, std::int64_t rows, std::size_t bytes) {
+  const std::int64_t parts = parts_of(x, rows).count;
+  return parts == 1 ? 0 : static_cast<std::size_t>(rows * parts) * bytes;
+}
+
+/// Kernels of one way to reduce rows: where rows are pieces of 16 bytes, by the element's type; of
+/// anything else, and of the parts' results, by the type that is computed in.
+struct RowKernels {
+  std::string pieces;  // empty: none
+  std::string rows;
+  std::string parts;
+  DType computed;
+};
+
+void launch_parts(const RowArguments& a, const std::string& kernel, const Tensor& on) {
+  constexpr std::int64_t warp = 32, most_blocks = 65535;
+  const std::int64_t pieces = (std::min(a.integers[0], a.length) + a.piece - 1) / a.piece;
+  const std::int64_t threads =
+      std::clamp<std::int64_t>((pieces + warp - 1) / warp * warp, warp, threads_per_block);
+  if (a.rows > 0) {
+    launch(on, kernel, static_cast<unsigned>(std::min(a.rows * a.integers[1], most_blocks)),
+           static_cast<unsigned>(threads), a);
+  }
+}
+
+/// Queues the reduction of a view with arrays x and y; of long rows, each part on its own.
+void reduce_rows(Rows& rows, const RowKernels& kernels, const Tensor& y, std::byte* memory) {
+  RowArguments a = rows.finish();
+  const RowArray result = a.arrays[1];
+  const Parts parts = parts_of_rows(a.rows, a.length, a.arrays[0].type);
+  a.integers[0] = parts.each;
+  a.integers[1] = parts.count;
+  if (parts.count > 1) {
+    a.arrays[1] = partials_at(memory, kernels.computed);
+  }
+  const bool has_pieces = !kernels.pieces.empty() && rows.has_pieces();
+  launch_parts(a, has_pieces ? kernels.pieces : kernels.rows, y);
+  if (parts.count == 1) {
+    return;
+  }
+  RowArray& x = a.arrays[0];
+  x = partials_at(memory, kernels.computed);
+  std::int64_t stride = parts.count;
+  for (int dim = a.kept_dims - 1; dim >= 0; --dim) {
+    x.kept[dim] = stride;
+    stride *= a.kept_extents[dim];
+  }
+  x.along[0] = 1;
+  a.arrays[1] = result;
+  a.length = a.along_extents[0] = a.integers[0] = parts.count;
+  a.along_dims = 1;
+  a.integers[1] = 1;
+  a.piece = elements_of_piece(x.type);
+  launch_parts(a, kernels.parts, y);
+}
+
+RowKernels kernels_of(const std::string& name, DType type) {
+  const std::string rows = with_summed_type(name + "_rows", type);
+  return {name + "_pieces_" + std::string(name_of(type)), rows, rows, summed_type(type)};
+}
+
+/// Whether neighbouring threads should read neighbouring elements of several columns, not of a row.
+bool by_columns(const Tensor& x, const SplitDims& dims) {
+  return !dims.kept.empty() && !dims.summed.empty() && x.numel() > 0 &&
+         x.strides()[static_cast<int>(dims.kept.back())] <
+             x.strides()[static_cast<int>(dims.summed.back())];
+}
+
 void reduce(const Call& call, const Tensor& y, bool mean) {
   const Tensor& x = call.in[0];
   const SplitDims dims = split(x, call.args<ReducedDims>().dims);
@@ -60,34 +134,37 @@ void reduce(const Call& call, const Tensor& y, bool mean) {
   for (const std::int64_t dim : dims.summed) {
     divisor *= mean ? static_cast<double>(x.shape()[static_cast<int>(dim)]) : 1;
   }
-  // Neighbouring threads should read neighbouring elements: of a row, or of several columns.
-  const bool columns = !dims.kept.empty() && !dims.summed.empty() && x.numel() > 0 &&
-                       x.strides()[static_cast<int>(dims.kept.back())] <
-                           x.strides()[static_cast<int>(dims.summed.back())];
-  if (columns) {
-    Rows(x.shape(), dims.kept)
-        .whole(x)
-        .shared(y)
-        .number(divisor)
-        .launch_columns(y, with_summed_type("sum_columns", x.dtype()));
+  if (by_columns(x, dims)) {
+    Rows rows(x.shape(), dims.kept);
+    sum_columns(rows.whole(x).shared(y).number(divisor), y, call.workspace);
   } else {
-    Rows(x.shape(), dims.summed)
-        .whole(x)
-        .per_row(y)
-        .number(divisor)
-        .launch_rows(y, with_summed_type("sum_rows", x.dtype()));
+    Rows rows(x.shape(), dims.summed);
+    reduce_rows(rows.whole(x).per_row(y).number(divisor), kernels_of("sum", x.dtype()), y,
+                call.workspace.data());
   }
+}
+
+std::size_t workspace_of_sum(const Call& call, std::span<const Tensor> out) {
+  const Tensor& x = call.in[0];
+  const SplitDims dims = split(x, call.args<ReducedDims>().dims);
+  const std::int64_t results = out[0].numel();
+  return by_columns(x, dims) ? bytes_of_groups(x.numel() / results, results, x.dtype())
+                             : bytes_of_parts(x, results, size_of(summed_type(x.dtype())));
 }
 
 /// amax, amin.
 template <bool largest>
 void extremum(const Call& call, std::span<Tensor> out) {
   const Tensor& x = call.in[0];
-  Rows(x.shape(), split(x, call.args<Extremum>().dims).summed)
-      .whole(x)
-      .per_row(out[0])
-      .launch_rows(out[0],
-                   with_summed_type(largest ? "largest_of_rows" : "smallest_of_rows", x.dtype()));
+  Rows rows(x.shape(), split(x, call.args<Extremum>().dims).summed);
+  reduce_rows(rows.whole(x).per_row(out[0]).number(1),
+              kernels_of(largest ? "largest" : "smallest", x.dtype()), out[0],
+              call.workspace.data());
+}
+
+std::size_t workspace_of_extremum(const Call& call, std::span<const Tensor> out) {
+  const Tensor& x = call.in[0];
+  return bytes_of_parts(x, out[0].numel(), size_of(summed_type(x.dtype())));
 }
 
 void logsumexp(const Call& call, std::span<Tensor> out) {
@@ -143,36 +220,68 @@ void linear_recurrence(const Call& call, std::span<Tensor> out) {
 void sum(const Call& call, std::span<Tensor> out) { reduce(call, out[0], false); }
 void mean(const Call& call, std::span<Tensor> out) { reduce(call, out[0], true); }
 
-/// In f64, by one block.
-void squared_norm(const Call& call, std::span<Tensor> out) {
-  const Tensor& x = call.in[0];
-  Rows(x.shape(), split(x, {}).summed)
-      .whole(x)
-      .per_row(out[0])
-      .number(1)
-      .launch_rows(out[0], "sum_squares_f64");
+// ---- sums of squares in f64 ----
+
+/// Queues the sums of a list's contiguous tensors.
+void launch_list(ListArguments& a, const Tensor& y) {
+  if (a.count > 0) {
+    launch(y, "sum_squares_of_list", static_cast<unsigned>(a.parts), threads_per_block, a);
+    if (a.parts > a.count) {
+      launch(y, "join_sums_of_list", static_cast<unsigned>(a.count), threads_per_block, a);
+    }
+  }
 }
 
-/// The same for each tensor of a list.
-void foreach_squared_norm(const Call& call, std::span<Tensor> out) {
+/// Those of the operands, one after the other in y; a launch has as many as it can.
+void sum_squares(const Call& call, std::span<Tensor> out) {
+  const Tensor& y = out[0];
+  auto* const results = static_cast<double*>(y.device_address());
+  auto* const memory = reinterpret_cast<double*>(call.workspace.data());
+  ListArguments a = {};
+  std::int64_t used = 0;  // parts of other launches
   for (std::size_t i = 0; i < call.in.size(); ++i) {
     const Tensor& x = call.in[i];
-    Rows rows(x.shape(), split(x, {}).summed);
-    RowArguments a = rows.whole(x).per_row(out[0]).number(1).finish();
-    a.arrays[1].data = static_cast<double*>(a.arrays[1].data) + i;
-    launch(out[0], "sum_squares_f64", 1, threads_per_block, a);
+    const Parts parts = parts_of(x, 1);
+    if (!x.is_contiguous()) {
+      const Tensor sum = alias(y, {}, {}, y.offset() + static_cast<std::int64_t>(i));
+      Rows rows(x.shape(), split(x, {}).summed);
+      reduce_rows(rows.whole(x).per_row(sum).number(1),
+                  {"", "sum_squares_f64", "sum_rows_f64", DType::f64}, y,
+                  reinterpret_cast<std::byte*>(memory + used));
+      used += parts.count;
+    }
+    if (x.is_contiguous()) {
+      a.results = a.count == 0 ? results + i : a.results;
+      a.tensors[a.count++] = {x.device_address(), x.numel(), parts.each, a.parts, x.dtype()};
+      a.parts += static_cast<int>(parts.count);
+    }
+    const bool last = i + 1 == call.in.size() || !call.in[i + 1].is_contiguous();
+    if (last || a.count == most_listed) {
+      a.partials = memory + used;
+      launch_list(a, y);
+      used += a.parts;
+      a.count = a.parts = 0;
+    }
   }
+}
+
+std::size_t workspace_of_squares(const Call& call, std::span<const Tensor>) {
+  std::int64_t parts = 0;
+  for (const Tensor& x : call.in) {
+    parts += parts_of(x, 1).count;
+  }
+  return static_cast<std::size_t>(parts) * sizeof(double);
 }
 
 }  // namespace
 
 void add_reductions(KernelTable& table) {
-  table["sum"] = {sum};
-  table["mean"] = {mean};
-  table["amax"] = {extremum<true>};
-  table["amin"] = {extremum<false>};
-  table["squared_norm"] = {squared_norm};
-  table["foreach_squared_norm"] = {foreach_squared_norm};
+  table["sum"] = {.run = sum, .workspace = workspace_of_sum};
+  table["mean"] = {.run = mean, .workspace = workspace_of_sum};
+  table["amax"] = {.run = extremum<true>, .workspace = workspace_of_extremum};
+  table["amin"] = {.run = extremum<false>, .workspace = workspace_of_extremum};
+  table["squared_norm"] = {.run = sum_squares, .workspace = workspace_of_squares};
+  table["foreach_squared_norm"] = {.run = sum_squares, .workspace = workspace_of_squares};
   table["logsumexp"] = {logsumexp};
   table["cumsum"] = {cumsum<false>};
   table["cumsum_from_end"] = {cumsum<true>};

@@ -247,6 +247,7 @@ void print_json(const Roofline& roofline) {
       {"seconds_without_overlap", roofline.worst()},
       {"tokens_per_second", static_cast<double>(roofline.tokens) / roofline.best()},
       {"expected_seconds", roofline.expected()},
+      {"expected_tokens_per_second", static_cast<double>(roofline.tokens) / roofline.expected()},
       {"flops", roofline.flops()},
       {"bytes", roofline.bytes()},
       {"launches", roofline.launches},

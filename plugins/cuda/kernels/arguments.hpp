@@ -67,6 +67,8 @@ struct RowArguments {
   std::int64_t along_extents[most_dims];
   int kept_dims;
   int along_dims;
+  int piece;  // elements of the first array that 16 bytes have
+  int team;   // threads that a row has, where several rows are in a block
   RowArray arrays[most_row_arrays];
   double numbers[2];
   std::int64_t integers[3];

@@ -27,14 +27,21 @@ struct NanMinimum {
   }
 };
 
+/// `value` of all lanes of the warp, joined; all lanes get it.
+template <class C, class Join>
+__device__ C join_warp(C value, Join join) {
+  for (unsigned by = lanes / 2; by > 0; by /= 2) {
+    value = join(value, __shfl_xor_sync(~0U, value, static_cast<int>(by)));
+  }
+  return value;
+}
+
 /// `value` of all threads of the block, joined; all threads get it. The block has a multiple of 32
 /// threads, all of which call it. `none`: what changes nothing.
 template <class C, class Join>
 __device__ C join_block(C value, C none, Join join) {
   __shared__ C partial[most_warps];
-  for (unsigned by = lanes / 2; by > 0; by /= 2) {
-    value = join(value, __shfl_xor_sync(~0U, value, static_cast<int>(by)));
-  }
+  value = join_warp(value, join);
   __syncthreads();  // the last call's readers are done
   if (threadIdx.x % lanes == 0) partial[threadIdx.x / lanes] = value;
   __syncthreads();

@@ -12,23 +12,11 @@ using namespace tessera::functions;
 
 namespace {
 
-/// silu(gate) up, and its two gradients.
+/// silu(gate) up.
 struct Swiglu : Function {
   template <class T>
   static constexpr T value(T gate, T up) {
     return Silu::value(gate) * up;
-  }
-};
-struct SwigluGate : Function {
-  template <class T>
-  static constexpr T value(T dy, T gate, T up) {
-    return dy * up * Silu::slope(gate);
-  }
-};
-struct SwigluUp : Function {
-  template <class T>
-  static constexpr T value(T dy, T gate) {
-    return dy * Silu::value(gate);
   }
 };
 
@@ -139,8 +127,6 @@ WITH_GRADIENT(Hardtanh, 1, 2)
 FUNCTION(NanToNum, 1, 3)
 
 FUNCTION(Swiglu, 2, 0)
-FUNCTION(SwigluGate, 3, 0)
-FUNCTION(SwigluUp, 2, 0)
 
 FUNCTION(SmoothL1, 2, 1)
 FUNCTION(LogisticLoss, 2, 0)

@@ -74,6 +74,20 @@ inline __device__ float power_of_2(float x) {
   return power;
 }
 
+inline __device__ float widened(Half x) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
+  return value;
+}
+
+/// Stores 16 bytes of the device's memory at once; the compiler makes four stores of others that
+/// are in a branch.
+inline __device__ void store_words(void* at, const std::uint32_t (&words)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)),
+               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 /// Begins to copy 16 bytes from the device's memory to shared memory, or zeros where there is
 /// nothing to copy (`from` must be an address all the same). Both addresses are multiples of 16.
 inline __device__ void copy_async(void* to, const void* from, bool exists) {

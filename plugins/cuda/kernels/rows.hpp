@@ -63,30 +63,14 @@ __device__ C row_sum(const RowArguments& a, Term term) {
   return sum_block(sum);
 }
 
-/// Columns that a block of each_column has, and the groups of threads that share their rows.
-inline constexpr unsigned columns_of_block = 32;
-inline constexpr unsigned row_groups = 8;
-
-/// Sums over rows: done(column, sum of term(row, column)) for each element of a row, where
-/// arguments.rows is what is summed over. A block has 256 threads.
-template <class C, class Term, class Done>
-__device__ void each_column(const RowArguments& a, Term term, Done done) {
-  __shared__ C partial[row_groups][columns_of_block];
-  const unsigned lane = threadIdx.x % columns_of_block, group = threadIdx.x / columns_of_block;
-  for (std::int64_t first = std::int64_t{blockIdx.x} * columns_of_block; first < a.length;
-       first += std::int64_t{gridDim.x} * columns_of_block) {
-    const std::int64_t column = first + lane;
-    C sum = {};
-    if (column < a.length) {
-      for (std::int64_t row = group; row < a.rows; row += row_groups) sum += term(row, column);
-    }
-    partial[group][lane] = sum;
-    __syncthreads();
-    if (group == 0 && column < a.length) {
-      for (unsigned other = 1; other < row_groups; ++other) sum += partial[other][lane];
-      done(column, sum);
-    }
-    __syncthreads();
+/// Calls body(begin, end) for the pieces of elements `begin` to `end` that a thread of some has;
+/// the last one may be shorter. Sums in this order do not depend on how elements are loaded.
+template <class Body>
+__device__ void each_piece(std::int64_t begin, std::int64_t end, int piece, unsigned thread,
+                           unsigned threads, Body body) {
+  for (std::int64_t i = begin + std::int64_t{thread} * piece; i < end;
+       i += std::int64_t{threads} * piece) {
+    body(i, i + piece < end ? i + piece : end);
   }
 }
 

@@ -40,6 +40,12 @@ inline float power_of_2(float x) {
   return power < std::numeric_limits<float>::min() ? 0 : power;
 }
 
+inline float widened(Half x) { return static_cast<float>(x); }
+
+inline void store_words(void* at, const std::uint32_t (&words)[4]) {
+  *static_cast<uint4*>(at) = uint4{words[0], words[1], words[2], words[3]};
+}
+
 inline void copy_async(void* to, const void* from, bool exists) {
   emulator_copy_async(to, from, exists);
 }
