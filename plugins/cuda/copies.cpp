@@ -1,12 +1,17 @@
 // Copies, casts and fills.
+#include <bit>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/half.hpp>
 #include <vector>
 
 import tessera.base;
@@ -26,14 +31,64 @@ std::string_view cast_from(DType type) {
                               : "cast_from_float";
 }
 
+constexpr std::int64_t moved_at_once = 16;  // bytes
+
+/// Makes a copy of elements of `size` bytes one of words of 16 bytes, where both sides consist of
+/// them; whether they do.
+bool move_in_words(ElementArguments& a, std::int64_t size) {
+  StridedArray* const arrays[] = {&a.operands[0], &a.result};
+  const int last = a.dims - 1;
+  bool fits = a.dims > 0 && a.extents[last] * size % moved_at_once == 0;
+  for (const StridedArray* array : arrays) {
+    fits = fits && array->strides[last] == 1 &&
+           reinterpret_cast<std::uintptr_t>(array->data) % moved_at_once == 0;
+    for (int dim = 0; fits && dim < last; ++dim) {
+      fits = array->strides[dim] * size % moved_at_once == 0;
+    }
+  }
+  if (!fits) {
+    return false;
+  }
+  const std::int64_t elements = moved_at_once / size;
+  a.count /= elements;
+  a.extents[last] /= elements;
+  for (StridedArray* array : arrays) {
+    for (int dim = 0; dim < last; ++dim) {
+      array->strides[dim] /= elements;
+    }
+  }
+  return true;
+}
+
 void copy(const Tensor& x, const Tensor& y) {
   if (y.numel() == 0) {
     return;
   }
-  const ElementArguments arguments = elements_of(y.shape(), {&x, 1}, y);
-  const std::string kernel = x.dtype() == y.dtype() ? "move_" + std::to_string(size_of(x.dtype()))
-                                                    : std::string(cast_from(x.dtype()));
-  launch(y, kernel, blocks_for(y.numel()), threads_per_block, arguments);
+  ElementArguments arguments = elements_of(y.shape(), {&x, 1}, y);
+  if (x.dtype() != y.dtype()) {
+    launch(y, std::string(cast_from(x.dtype())), blocks_of(arguments), threads_per_block,
+           arguments);
+    return;
+  }
+  const auto size = static_cast<std::int64_t>(size_of(x.dtype()));
+  const bool words = move_in_words(arguments, size);
+  launch(y, "move_" + std::to_string(words ? moved_at_once : size), blocks_for(arguments.count),
+         threads_per_block, arguments);
+}
+
+/// Eight bytes of elements that all are this number, of the types that are filled most.
+std::optional<std::uint64_t> filled_word(DType type, double value) {
+  constexpr std::uint64_t each_32 = 0x1'0000'0001U, each_16 = 0x1'0001'0001'0001U;
+  if (value == 0 && !std::signbit(value)) {
+    return 0;
+  }
+  if (type == DType::f32) {
+    return each_32 * std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  }
+  if (type == DType::bf16) {
+    return each_16 * kernels::BFloat16(value).bits;
+  }
+  return std::nullopt;
 }
 
 /// clone, cast.
@@ -49,6 +104,15 @@ void fill(const Tensor& y, double value) {
     return;
   }
   ElementArguments arguments = elements_of(y.shape(), {}, y);
+  const std::size_t bytes = static_cast<std::size_t>(y.numel()) * size_of(y.dtype());
+  const std::optional<std::uint64_t> word = filled_word(y.dtype(), value);
+  if (word && arguments.result.contiguous && bytes % sizeof(*word) == 0 &&
+      reinterpret_cast<std::uintptr_t>(y.device_address()) % sizeof(*word) == 0) {
+    const FillArguments words = {y.device_address(), *word,
+                                 static_cast<std::int64_t>(bytes / sizeof(*word))};
+    launch(y, "fill_words", blocks_for(words.count), threads_per_block, words);
+    return;
+  }
   arguments.numbers[0] = value;
   launch(y, "fill_elements", blocks_for(y.numel()), threads_per_block, arguments);
 }

@@ -64,7 +64,7 @@ void apply(std::string_view function, std::span<const Tensor> operands,
   arguments.computed = type_of(operands);
   const std::string kernel = fmt::format("{}_{}_{}_{}", function, operands.size(), numbers.size(),
                                          arguments.computed == DType::f32 ? "f32" : "others");
-  launch(y, kernel, blocks_for(y.numel()), threads_per_block, arguments);
+  launch(y, kernel, blocks_of(arguments), threads_per_block, arguments);
 }
 
 std::vector<double> numbers_of(const Attributes& attributes) {
@@ -241,7 +241,50 @@ std::array<std::int64_t, most_dims> broadcast_strides(const Tensor& x, const Dim
   return strides;
 }
 
+/// Whether eight elements in a row, from each multiple of 8 on, are a piece of an array's memory at
+/// a multiple of its size, or one element.
+bool is_in_pieces(const ElementArguments& a, const StridedArray& x) {
+  const int last = a.dims - 1;
+  const bool known = x.type == DType::f32 || x.type == DType::bf16 || x.type == DType::boolean;
+  if (!known || a.dims == 0 || (a.dims > 1 && a.extents[last] % elements_of_pieces != 0)) {
+    return false;
+  }
+  if (x.strides[last] == 0) {
+    return &x != &a.result;
+  }
+  bool fits = x.strides[last] == 1 && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
+  for (int dim = 0; dim < last; ++dim) {
+    fits = fits && x.strides[dim] % elements_of_pieces == 0;
+  }
+  return fits;
+}
+
 }  // namespace
+
+unsigned blocks_of(const ElementArguments& a) {
+  return a.in_pieces ? blocks_for(a.count, pieces_per_thread * elements_of_pieces)
+                     : blocks_for(a.count);
+}
+
+PartPlaces places_of(const Dims& part, const SpecArgument& whole) {
+  const Dims shape = whole ? whole->shape : part;
+  const Dims offset = whole ? local_offset(*whole) : Dims::filled(shape.size(), 0);
+  const Dims strides = contiguous_strides(shape);
+  PartPlaces all = {};
+  for (int d = 0; d < shape.size(); ++d) {
+    all.first += offset[d] * strides[d];
+    const bool joins = all.dims > 0 && all.strides[all.dims - 1] == part[d] * strides[d];
+    const int at = joins ? all.dims - 1 : all.dims++;
+    all.extents[at] = joins ? all.extents[at] * part[d] : part[d];
+    all.strides[at] = strides[d];
+  }
+  if (all.dims == 0) {
+    all.dims = 1;
+    all.extents[0] = 1;
+    all.strides[0] = 1;
+  }
+  return all;
+}
 
 ElementArguments elements_of(const Dims& shape, std::span<const Tensor> operands,
                              const Tensor& result) {
@@ -277,6 +320,8 @@ ElementArguments elements_of(const Dims& shape, std::span<const Tensor> operands
   for (StridedArray* array : arrays) {
     array->contiguous = a.dims == 0 || (a.dims == 1 && array->strides[0] == 1);
   }
+  a.in_pieces = std::ranges::all_of(
+      arrays, [&](const StridedArray* array) { return is_in_pieces(a, *array); });
   return a;
 }
 

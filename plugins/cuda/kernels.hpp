@@ -29,6 +29,7 @@ void add_groups(KernelTable& table);      // grouped.cpp
 void add_codes(KernelTable& table);       // codes.cpp
 void add_scaled_products(KernelTable& table);  // scaled.cpp
 void add_updates(KernelTable& table);          // update.cpp
+void add_random(KernelTable& table);           // random.cpp
 /// The kernel of an operator that says the function of its elements; null: it does not.
 Kernel kernel_of_elements(const Op& op);
 
@@ -50,6 +51,13 @@ void launch(const Tensor& on, const std::string& kernel, unsigned blocks, unsign
 /// arrays allow are joined.
 ElementArguments elements_of(const Dims& shape, std::span<const Tensor> operands,
                              const Tensor& result);
+
+/// Blocks of a kernel that goes through the elements of such a call.
+unsigned blocks_of(const ElementArguments& a);
+
+/// Where the part of this shape that the rank has of `whole` is in it (null: it is all). Dims that
+/// lie together there are one.
+PartPlaces places_of(const Dims& part, const SpecArgument& whole);
 
 /// Raises the error of an in-place operator whose operands do not fit.
 void check_in_place(const Call& call);

@@ -27,14 +27,6 @@ namespace {
 
 using namespace tessera;
 
-/// Operators that the host computes, and waits for: random fillings, which begin a run and should
-/// have the CPU's bits.
-void add_of_host(cuda::KernelTable& table) {
-  for (const char* name : {"normal_", "uniform_", "randint_", "randperm_", "bernoulli_"}) {
-    table[name] = {kernel_on_host};
-  }
-}
-
 DeviceKernel kernel_for(const Op& op) {
   static const cuda::KernelTable table = [] {
     cuda::KernelTable all;
@@ -53,7 +45,7 @@ DeviceKernel kernel_for(const Op& op) {
     cuda::add_codes(all);
     cuda::add_scaled_products(all);
     cuda::add_updates(all);
-    add_of_host(all);
+    cuda::add_random(all);
     return all;
   }();
   const auto found = table.find(op.name);

@@ -204,27 +204,6 @@ functions::Adam adam_of(const ops::AdamStep& settings) {
 
 // ---- AdamW in bf16 ----
 
-/// The part of the whole parameter that a rank has, by its places in it. Dims that lie together
-/// there are one.
-void set_places(RoundedAdamArguments& a, const Tensor& parameter, const SpecArgument& whole) {
-  const Dims shape = whole ? whole->shape : parameter.shape();
-  const Dims offset = whole ? local_offset(*whole) : Dims::filled(shape.size(), 0);
-  const Dims strides = contiguous_strides(shape);
-  for (int d = 0; d < shape.size(); ++d) {
-    a.first_place += offset[d] * strides[d];
-    const std::int64_t extent = parameter.shape()[d];
-    const bool joins = a.dims > 0 && a.places[a.dims - 1] == extent * strides[d];
-    const int at = joins ? a.dims - 1 : a.dims++;
-    a.part[at] = joins ? a.part[at] * extent : extent;
-    a.places[at] = strides[d];
-  }
-  if (a.dims == 0) {
-    a.dims = 1;
-    a.part[0] = 1;
-    a.places[0] = 1;
-  }
-}
-
 /// A parameter that holds what is computed is not rounded.
 void adamw_rounded(const Call& call, std::span<Tensor>) {
   check_in_place(call);
@@ -248,7 +227,7 @@ void adamw_rounded(const Call& call, std::span<Tensor>) {
   RoundedAdamArguments a = {};
   a.rule = rule;
   a.update = update_of(all, 0, rule, 0);
-  set_places(a, parameter, settings.whole);
+  a.places = places_of(parameter.shape(), settings.whole);
   const std::int64_t elements =
       settings.whole ? settings.whole->shape.product() : parameter.numel();
   const auto numbers = static_cast<std::uint64_t>(functions::rounding_words * elements);

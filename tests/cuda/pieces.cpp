@@ -104,3 +104,83 @@ TEST_CASE("a rounded step in pieces has the random numbers of each element's pla
     check_rounded({5, 8}, "bf16[5, 17] [Shard(1)] on mesh(m=2) of ranks 1 0", 0, gradient, false);
   }
 }
+
+TEST_CASE("functions of elements in pieces are those of single elements") {
+  for (const std::int64_t length : {1, 7, 8, 9, 16, 17, 4099}) {
+    for (const std::int64_t shift : {0, 1, 8}) {
+      for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+        const Tensor x = waves({length}, type);
+        const Tensor y = ops::add_scalar(waves({length}, type), 0.25);
+        check_bits("mul", {x, y}, "", shift);
+        check_bits("mul_", {ops::clone(x), y}, "", shift);
+        check_bits("neg", {x}, "", shift);
+        check_bits("maximum", {x, y}, "", shift);
+        check_bits("lt", {x, y}, "", shift);
+        check_bits("where", {ops::lt(x, y), x, y}, "", shift);
+        check_near("silu", {x}, "", type == DType::f32 ? 2e-6 : 0.01, shift);
+      }
+    }
+  }
+}
+
+TEST_CASE("pieces of several types, of one element, and of rows have the CPU's bits") {
+  const Tensor x = waves({40, 16}, DType::bf16), wide = waves({40, 16});
+  const Tensor row = waves({16}), column = waves({40, 1}, DType::bf16), one = full({}, 1.5);
+  for (const std::int64_t shift : {0, 1, 8}) {
+    check_bits("mul_", {ops::clone(x), ops::cast(row, DType::bf16)}, "", shift);
+    check_bits("mul_", {ops::clone(wide), ops::cast(x, DType::f32)}, "", shift);
+    check_bits("mul", {x, column}, "", shift);
+    check_bits("mul", {column, x}, "", shift);
+    check_bits("mul", {wide, row}, "", shift);
+    check_bits("mul", {wide, one}, "", shift);
+    check_bits("mul", {one, wide}, "", shift);
+    check_bits("where", {ops::lt(row, one), wide, one}, "", shift);
+    check_bits("mul", {waves({40, 12}), waves({12})}, "", shift);  // no whole pieces
+    check_bits("add_scalar", {x}, "value=0.5", shift);
+  }
+  std::vector<float> values(16, std::numeric_limits<float>::quiet_NaN());
+  values[3] = -values[3];
+  values[5] = std::numeric_limits<float>::infinity();
+  values[7] = 3e38F;
+  values[8] = 1e-40F;
+  values[9] = -0.0F;
+  const Tensor special = from_values(std::span<const float>(values), {16});
+  check_bits("neg", {special}, "");
+  check_bits("neg", {ops::cast(special, DType::bf16)}, "");
+  check_bits("cast", {special}, "dtype=bf16");
+  check_bits("cast", {ops::cast(special, DType::bf16)}, "dtype=f32");
+}
+
+TEST_CASE("copies and fills in words of 16 bytes leave nothing out") {
+  for (const DType type : {DType::boolean, DType::bf16, DType::f32, DType::i64}) {
+    for (const std::int64_t length : {1, 15, 16, 17, 4096, 4099}) {
+      const Tensor x = some_of({length}, 2, type);
+      for (const std::int64_t shift : {0, 1, 16}) {
+        check_bits("clone", {x}, "", shift);
+        check_bits("cast", {x}, "dtype=f32", shift);
+        check_bits("cast", {x}, "dtype=bf16", shift);
+        check_bits("fill_", {ops::clone(x)}, "value=0", shift);
+        check_bits("fill_", {ops::clone(x)}, "value=1", shift);
+      }
+    }
+    const Tensor rows = some_of({6, 5, 32}, 2, type);
+    check_bits("clone", {ops::narrow(rows, 1, 1, 3)}, "");
+    check_bits("clone", {ops::narrow(rows, 2, 16, 16)}, "");
+    check_bits("clone", {ops::narrow(rows, 2, 3, 16)}, "");
+    check_bits("cat", {rows, ops::narrow(rows, 1, 2, 2)}, "dim=1");
+    check_bits("cat", {rows, ops::narrow(rows, 2, 0, 7)}, "dim=2");
+  }
+}
+
+TEST_CASE("uniform numbers and masks of a device have the CPU's bits at each place") {
+  const auto numbers = [](const std::string& whole) {
+    return "numbers=seed=7 stream=3 offset=5 run=0 stride=0, whole=" + whole;
+  };
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    for (const std::int64_t length : {1, 3, 4, 5, 1031}) {
+      const Tensor x = zeros({length}, type);
+      check_bits("uniform_", {ops::clone(x)}, "low=-0.3, high=0.7, " + numbers("none"), length % 2);
+      check_bits("bernoulli_", {ops::clone(x)}, "p=0.3, " + numbers("none"), length % 2);
+    }
+  }
+}

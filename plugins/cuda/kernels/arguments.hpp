@@ -47,6 +47,21 @@ struct ElementArguments {
   StridedArray result;
   double numbers[most_numbers];
   DType computed;  // the type that is computed in; f32 for 16 bits
+  bool
+      in_pieces;  // elements 8 n to 8 n + 7 of each array are a piece of its memory, or one element
+};
+
+/// Elements of a piece where arrays have several types.
+inline constexpr int elements_of_pieces = 8;
+/// Elements that one thread of a kernel of pieces computes.
+inline constexpr unsigned pieces_per_thread = 2;
+
+/// Places of a part's elements in the whole tensor, in its order.
+struct PartPlaces {
+  std::int64_t first;               // of the part's first element
+  std::int64_t extents[most_dims];  // of the part
+  std::int64_t strides[most_dims];  // of the whole tensor
+  int dims;                         // at least 1
 };
 
 /// An array as rows: strides in elements along the dims that count rows, and along those that a row

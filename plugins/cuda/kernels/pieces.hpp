@@ -24,6 +24,13 @@ template <>
 struct MovedWord<2> {
   using Type = std::uint16_t;
 };
+template <>
+struct MovedWord<1> {
+  using Type = std::uint8_t;
+};
+
+template <int bytes>
+using MovedBits = typename MovedWord<bytes>::Type;
 
 /// n elements in words of at most 16 bytes, as they lie in memory.
 template <class T, int n>
@@ -44,23 +51,28 @@ inline __device__ bool begins_piece(const void* at) {
   return reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
 }
 
-/// Piece number `number` of an array. It is not converted, so that others can be loaded meanwhile.
+/// The piece of an array that begins with element number `at`, a multiple of n. It is not
+/// converted, so that others can be loaded meanwhile.
 template <class T, int n>
-__device__ Piece<T, n> load_piece(const void* data, std::int64_t number) {
+__device__ Piece<T, n> load_piece(const void* data, std::int64_t at) {
   using P = Piece<T, n>;
-  const auto* const from = static_cast<const typename P::Word*>(data) + number * P::words;
+  const void* const begin = static_cast<const T*>(data) + at;
   P piece;
 #pragma unroll
-  for (int k = 0; k < P::words; ++k) piece.word[k] = from[k];
+  for (int k = 0; k < P::words; ++k) {
+    piece.word[k] = static_cast<const typename P::Word*>(begin)[k];
+  }
   return piece;
 }
 
 template <class T, int n>
-__device__ void store_piece(void* data, std::int64_t number, const Piece<T, n>& piece) {
+__device__ void store_piece(void* data, std::int64_t at, const Piece<T, n>& piece) {
   using P = Piece<T, n>;
-  auto* const to = static_cast<typename P::Word*>(data) + number * P::words;
+  void* const begin = static_cast<T*>(data) + at;
 #pragma unroll
-  for (int k = 0; k < P::words; ++k) to[k] = piece.word[k];
+  for (int k = 0; k < P::words; ++k) {
+    static_cast<typename P::Word*>(begin)[k] = piece.word[k];
+  }
 }
 
 /// convert(), which would round an element to its own type.

@@ -20,6 +20,11 @@ inline __device__ std::int64_t offset_in(int dims, const std::int64_t* extents,
   return offset;
 }
 
+/// The place of element number i of a part.
+inline __device__ std::int64_t place_of(const PartPlaces& places, std::int64_t i) {
+  return places.first + offset_in(places.dims, places.extents, places.strides, i);
+}
+
 /// One row of an array.
 template <class C>
 struct Row {

@@ -59,12 +59,12 @@ __device__ std::int64_t update_pieces(const Update& u, const Rule& rule, std::in
   const FirstGradient<C> begin(rule.gradient);
   const std::int64_t pieces = u.count / n;
   for (std::int64_t i = first; i < pieces; i += step) {
-    const auto parameter = load_piece<C, n>(u.parameter, i);
-    const auto gradient = load_piece<G, n>(u.gradient.data, i);
+    const auto parameter = load_piece<C, n>(u.parameter, i * n);
+    const auto gradient = load_piece<G, n>(u.gradient.data, i * n);
     Piece<C, n> state[Rule::states] = {};
 #pragma unroll
     for (std::size_t k = 0; k < Rule::states; ++k) {
-      if (u.states[k] != nullptr) state[k] = load_piece<C, n>(u.states[k], i);
+      if (u.states[k] != nullptr) state[k] = load_piece<C, n>(u.states[k], i * n);
     }
     C p[n], g[n], s[Rule::states][n];
     unpack(parameter, p);
@@ -82,9 +82,9 @@ __device__ std::int64_t update_pieces(const Update& u, const Rule& rule, std::in
     }
 #pragma unroll
     for (std::size_t k = 0; k < Rule::states; ++k) {
-      if (u.states[k] != nullptr) store_piece(u.states[k], i, pack<C>(s[k]));
+      if (u.states[k] != nullptr) store_piece(u.states[k], i * n, pack<C>(s[k]));
     }
-    store_piece(u.parameter, i, pack<C>(p));
+    store_piece(u.parameter, i * n, pack<C>(p));
   }
   return pieces * n;
 }
@@ -188,11 +188,6 @@ struct RoundedAdam {
   __device__ explicit RoundedAdam(const RoundedAdamArguments& arguments)
       : a(arguments), lanes(a.rule), begin(a.rule.gradient) {}
 
-  /// The place of element number i in the whole parameter.
-  __device__ std::int64_t place(std::int64_t i) const {
-    return a.first_place + offset_in(a.dims, a.part, a.places, i);
-  }
-
   /// The random words of a place and of the other one that shares a block with it: the words 0 and
   /// 1 are the even place's, as a step's first number is a multiple of 4.
   __device__ functions::PhiloxWords words(std::int64_t place) const {
@@ -218,10 +213,11 @@ struct RoundedAdam {
 
   /// Whether the elements of a piece are at consecutive places, of which the first one is even.
   __device__ bool has_pairs() const {
-    const int last = a.dims - 1;
-    bool all = a.first_place % 2 == 0;
-    if (a.dims > 1) all = all && a.part[last] % elements_of_piece<BFloat16> == 0;
-    for (int d = 0; d < last; ++d) all = all && a.places[d] % 2 == 0;
+    const PartPlaces& places = a.places;
+    const int last = places.dims - 1;
+    bool all = places.first % 2 == 0;
+    if (last > 0) all = all && places.extents[last] % elements_of_piece<BFloat16> == 0;
+    for (int d = 0; d < last; ++d) all = all && places.strides[d] % 2 == 0;
     return all;
   }
 
@@ -233,12 +229,12 @@ struct RoundedAdam {
     const Update& u = a.update;
     const std::int64_t count = u.count / n;
     for (std::int64_t i = thread_place(); i < count; i += thread_count()) {
-      const auto parameter = load_piece<BFloat16, n>(u.parameter, i);
-      const auto gradient = load_piece<G, n>(u.gradient.data, i);
+      const auto parameter = load_piece<BFloat16, n>(u.parameter, i * n);
+      const auto gradient = load_piece<G, n>(u.gradient.data, i * n);
       Piece<BFloat16, n> state[states] = {};
 #pragma unroll
       for (std::size_t k = 0; k < states; ++k) {
-        if (u.states[k] != nullptr) state[k] = load_piece<BFloat16, n>(u.states[k], i);
+        if (u.states[k] != nullptr) state[k] = load_piece<BFloat16, n>(u.states[k], i * n);
       }
       BFloat16 p[n], s[states][n];
       float g[n];
@@ -246,7 +242,7 @@ struct RoundedAdam {
       unpack(gradient, g);
 #pragma unroll
       for (std::size_t k = 0; k < states; ++k) unpack(state[k], s[k]);
-      const std::int64_t first = place(i * n);
+      const std::int64_t first = place_of(a.places, i * n);
 #pragma unroll
       for (int e = 0; e < n; e += 2) {
         const functions::PhiloxWords random = words(first + e);
@@ -262,9 +258,9 @@ struct RoundedAdam {
       }
 #pragma unroll
       for (std::size_t k = 0; k < states; ++k) {
-        if (u.states[k] != nullptr) store_piece(u.states[k], i, pack<BFloat16>(s[k]));
+        if (u.states[k] != nullptr) store_piece(u.states[k], i * n, pack<BFloat16>(s[k]));
       }
-      store_piece(u.parameter, i, pack<BFloat16>(p));
+      store_piece(u.parameter, i * n, pack<BFloat16>(p));
     }
     return count * n;
   }
@@ -279,7 +275,7 @@ struct RoundedAdam {
       for (std::size_t k = 0; k < functions::Adam::states; ++k) {
         s[k] = u.states[k] == nullptr ? BFloat16() : static_cast<BFloat16*>(u.states[k])[i];
       }
-      const std::int64_t at = place(i);
+      const std::int64_t at = place_of(a.places, i);
       const functions::PhiloxWords random = words(at);
       const bool second = at % 2 != 0;
       step(p, own_gradient<float>(u, i), s, random.word[second ? 2 : 0],

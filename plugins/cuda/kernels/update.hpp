@@ -34,11 +34,8 @@ struct RoundedAdamArguments {
   Update update;
   functions::Adam rule;
   functions::PhiloxKeyWords key;
-  std::uint64_t first_number;      // of the step
-  std::int64_t first_place;        // in the whole parameter, of the part's first element
-  std::int64_t part[most_dims];    // extents
-  std::int64_t places[most_dims];  // strides of the whole parameter
-  int dims;
+  std::uint64_t first_number;  // of the step
+  PartPlaces places;           // in the whole parameter
 };
 
 /// A rule's step for several parameters.
