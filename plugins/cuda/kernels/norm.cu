@@ -193,7 +193,7 @@ __device__ C* sums_of_group(const RowArguments& a, int array, int which, std::in
 /// The gradients of rows, for any type and strides; a team has a row in turn.
 template <class Kernel, class C>
 __device__ void run_gradients_in_memory(const RowArguments& a) {
-  const Team team(a);
+  const RowThreads team(a);
   for (std::int64_t row = team.number; row < a.rows; row += team.count) {
     const RowInMemory<Kernel, C> view{a, team, row};
     Kernel::run(view, Kernel::statistics(view));
@@ -203,7 +203,7 @@ __device__ void run_gradients_in_memory(const RowArguments& a) {
 /// Only the sums, for any type and strides; a thread has a column of a group.
 template <class Kernel, class C, int which = 0>
 __device__ void sum_terms_in_memory(const RowArguments& a) {
-  const Team team(a);
+  const RowThreads team(a);
   for (std::int64_t work = thread_place(); work < a.integers[1] * a.length;
        work += thread_count()) {
     const std::int64_t group = work / a.length, column = work % a.length;
@@ -253,7 +253,7 @@ struct SumsInPieces {
 /// The gradients of a row and the sums of its group, by one read; a team has a group in turn.
 template <class Kernel, class T>
 __device__ void run_groups_in_registers(const RowArguments& a) {
-  const Team team(a);
+  const RowThreads team(a);
   RowInPieces<Kernel, T> view(a, team);
   view.template load<2>();
   for (std::int64_t group = team.number; group < a.integers[1]; group += team.count) {

@@ -121,11 +121,11 @@ __device__ T* row_of(const RowArguments& a, int which, std::int64_t row) {
 inline constexpr unsigned largest_team = 512;
 
 /// The threads that have a row together: a whole block, or a warp of it.
-struct Team {
+struct RowThreads {
   unsigned size, thread;
   std::int64_t number, count;  // among the teams of the launch
 
-  explicit __device__ Team(const RowArguments& a)
+  explicit __device__ RowThreads(const RowArguments& a)
       : size(static_cast<unsigned>(a.team)),
         thread(threadIdx.x % size),
         number(std::int64_t{blockIdx.x} * (blockDim.x / size) + threadIdx.x / size),
@@ -145,7 +145,7 @@ struct RowInMemory {
   using C = Number;
   using Element = std::int64_t;
   const RowArguments& a;
-  const Team& team;
+  const RowThreads& team;
   std::int64_t row;
 
   template <int which>
@@ -180,12 +180,12 @@ struct RowInPieces {
     int piece, place;
   };
   const RowArguments& a;
-  const Team& team;
+  const RowThreads& team;
   int length;
   std::int64_t row = 0;
   RowPiece<T> arrays[Kernel::loaded][Kernel::pieces] = {};
 
-  __device__ RowInPieces(const RowArguments& arguments, const Team& of)
+  __device__ RowInPieces(const RowArguments& arguments, const RowThreads& of)
       : a(arguments), team(of), length(static_cast<int>(arguments.length)) {}
 
   __device__ int begin_of(int piece) const {
@@ -260,14 +260,14 @@ __device__ void load_arrays(View& view) {
 /// A team has a row in turn.
 template <class Kernel, class C>
 __device__ void run_rows_in_memory(const RowArguments& a) {
-  const Team team(a);
+  const RowThreads team(a);
   for (std::int64_t row = team.number; row < a.rows; row += team.count) {
     Kernel::run(RowInMemory<Kernel, C>{a, team, row});
   }
 }
 template <class Kernel, class T>
 __device__ void run_rows_in_registers(const RowArguments& a) {
-  const Team team(a);
+  const RowThreads team(a);
   RowInPieces<Kernel, T> view(a, team);
   for (view.row = team.number; view.row < a.rows; view.row += team.count) {
     load_arrays<Kernel>(view);

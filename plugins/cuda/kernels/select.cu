@@ -10,7 +10,7 @@ using namespace tessera::cuda;
 
 namespace {
 
-struct alignas(16) Piece {
+struct alignas(16) SixteenBytes {
   std::uint64_t words[2];
 };
 
@@ -103,7 +103,7 @@ __global__ void take_2(const TakeArguments a) { take<std::uint16_t>(a); }
 __global__ void take_4(const TakeArguments a) { take<std::uint32_t>(a); }
 __global__ void take_8(const TakeArguments a) { take<std::uint64_t>(a); }
 /// Rows in pieces of 16 bytes.
-__global__ void take_16(const TakeArguments a) { take<Piece>(a); }
+__global__ void take_16(const TakeArguments a) { take<SixteenBytes>(a); }
 
 __global__ void sum_by_index_f32(const IndexedSumArguments a) { sum_by_index<float>(a); }
 __global__ void sum_by_index_f64(const IndexedSumArguments a) { sum_by_index<double>(a); }
