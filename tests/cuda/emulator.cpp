@@ -518,8 +518,15 @@ TEST_CASE("faults of kernels are found and say where") {
              Contains("it reads 16 bytes at an address that is no multiple of 16"));
   CHECK_THAT(launch_error("probe_unordered_sum", 1, 64), Contains("race"));
   CHECK_THAT(launch_error("probe_unordered_sum", 4, 1), Contains("race"));
-  CHECK_THAT(launch_error("probe_read_and_written", 1, 64),
-             Contains("race: it writes") && Contains("several threads have read since"));
+  // The order of threads is drawn: in some launches only one has read before it is written.
+  bool several = false;
+  for (int i = 0; i < 8; ++i) {
+    const std::string error = launch_error("probe_read_and_written", 1, 64);
+    CHECK_THAT(error, Contains("race: it"));
+    several = several || (error.find("race: it writes") != std::string::npos &&
+                          error.find("several threads have read since") != std::string::npos);
+  }
+  CHECK(several);
 }
 
 TEST_CASE("memory that another stream still uses is not freed unnoticed") {
