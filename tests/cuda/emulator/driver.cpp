@@ -72,7 +72,7 @@ std::atomic<std::uint64_t> launches = 0;
 std::atomic<std::uint64_t> graph_launches = 0;
 std::atomic<int> last_priority = 0;  // of the stream of the last launch
 std::atomic<const char*> last_kernel = "";
-std::atomic<bool> lost = false;      // the device, by TESSERA_EMULATOR_LOSE
+std::atomic<bool> lost = false;  // the device, by TESSERA_EMULATOR_LOSE
 thread_local Context current = nullptr;
 /// What the calling thread records; null: nothing.
 thread_local std::shared_ptr<emulator::Recording> recorded;
