@@ -89,7 +89,7 @@ sub write_file {
 put($_, 'configs/' . basename($_)) for glob("$root/configs/*.toml");
 put($_, 'configs/gpu/' . basename($_)) for glob("$root/configs/gpu/*.toml");
 write_file('text/squares.txt', join ' ', map { "the number " . $_ * $_ . " is the square of $_;" } 1 .. 4000);
-run($^X, "$root/configs/gpu/tokens.pl", "$folder/text/tokens.npy", $small ? (4096, 512) : 600_000);
+run($^X, "$root/configs/gpu/tokens.pl", "$folder/text/tokens.npy", $small ? (4096, 512) : 300_000);
 put("$root/plugins/cuda/pack/run.sh", 'run.sh');
 put("$root/docs/first-gpu-day.md", 'FIRST-GPU-DAY.md');
 write_file('GLIBC', "$glibc\n");
