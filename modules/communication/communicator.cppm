@@ -33,7 +33,8 @@ export namespace tessera::collective {
 ///
 /// The communicator of a device (World::communicator_on) takes memory of the device. Its calls are
 /// queued in stream(device), and the host does not wait: a Work is complete at once, and what is
-/// queued there later finds the result. It has no barrier and no messages between two ranks.
+/// queued there later finds the result. It has no barrier. A receive waits until its sender has
+/// queued the message.
 class Communicator {
  public:
   Communicator(std::unique_ptr<Engine> engine);
