@@ -33,7 +33,7 @@ DecoderProperty size(std::string key, std::string hub, std::int64_t Shape::* mem
 
 /// Those of Qwen 3 MoE, but for what follows.
 DecoderTraits traits() {
-  DecoderTraits all = models::qwen3_moe_traits();
+  DecoderTraits all = models::decoder_traits("qwen3_moe");
   all.architecture = "Dots1ForCausalLM";
   all.shape.router_score = nn::RouterScore::sigmoid;
   all.shape.router_bias = true;

@@ -10,11 +10,23 @@ import :family;
 // those of one class.
 export namespace tessera::models {
 
+/// A member of nn::DecoderShape that a family, or a model of it, sets.
+using DecoderMember =
+    std::variant<bool nn::DecoderShape::*, std::int64_t nn::DecoderShape::*,
+                 double nn::DecoderShape::*, std::vector<std::int64_t> nn::DecoderShape::*,
+                 nn::Activation nn::DecoderShape::*, nn::HeadNorm nn::DecoderShape::*,
+                 nn::NormOptions::Kind nn::DecoderShape::*, nn::RouterScore nn::DecoderShape::*>;
+
+/// How config.json has the value of a property.
+enum class HubForm {
+  plain,
+  zeros,  // a list with a number for each layer; the property has the layers whose number is 0
+  words   // a text, true or false, for which DecoderProperty::words has the property's
+};
+
 /// A property in which the models of a family differ, besides the sizes that all decoders have.
 struct DecoderProperty {
-  using Member =
-      std::variant<bool nn::DecoderShape::*, std::int64_t nn::DecoderShape::*,
-                   double nn::DecoderShape::*, std::vector<std::int64_t> nn::DecoderShape::*>;
+  using Member = DecoderMember;
   std::string key;              // of [model]
   std::string hub;              // of config.json; null there means false, 0 or nothing
   std::vector<Member> members;  // which it sets, of one type
@@ -24,6 +36,13 @@ struct DecoderProperty {
   ModelRange range = {};
   std::string also = "";  // another key of config.json for it: read where `hub` is absent, written
   bool whole = false;     // transformers wants an integer where the number is one
+  HubForm form = HubForm::plain;
+  /// With HubForm::words: texts of config.json and what they are here; an export writes the first
+  /// that fits.
+  std::vector<std::pair<std::string, std::string>> words = {};
+  /// With HubForm::zeros: the key of a property N, each so many-th layer, that has no effect where
+  /// config.json has the list. An export's list has the layers of both.
+  std::string replaces = "";
 };
 
 /// A key of config.json that must be absent, null or have one value.
@@ -34,8 +53,8 @@ struct FixedHubKey {
   bool written = true;  // by exports: a key of this class in transformers
 };
 
-/// The names that a folder has for a layer with experts, after "model.layers.N."; `*` is the number
-/// of an expert.
+/// The names that a folder has for a layer with experts, after the layer's; `*` is the number of an
+/// expert. Without a name for `gate` it has only tensors of all experts.
 struct HubExperts {
   std::string router = "mlp.gate.weight";
   std::string gate = "mlp.experts.*.gate_proj.weight";
@@ -43,6 +62,18 @@ struct HubExperts {
   std::string down = "mlp.experts.*.down_proj.weight";
   std::string bias = "";  // of the router's choice
   std::string shared = "mlp.shared_expert.";
+  std::string shared_gate = "mlp.shared_expert_gate.";
+  // All experts in one tensor: the gates before the other half of the first projection.
+  std::string gate_up = "mlp.experts.gate_up_proj";
+  std::string all_down = "mlp.experts.down_proj";
+};
+
+/// Modules of a layer that a folder has as one, whose parts follow one another along dim 0.
+struct FusedModule {
+  std::string stored;              // after the layer's name
+  std::vector<std::string> parts;  // the model's modules, after the layer's name
+  /// Of queries, keys and values: each key head has its own queries, key and value in a row.
+  bool by_key_heads = false;
 };
 
 /// What distinguishes a family of decoders.
@@ -54,11 +85,20 @@ struct DecoderTraits {
   nn::DecoderShape shape = {};
   std::vector<DecoderProperty> properties = {};
   bool scaled_rope = false;   // long sequences may scale the rotary embedding
-  bool partial_rope = false;  // rope_parameters says which part of a head is rotated: all of it
+  bool partial_rope = false;  // rope_parameters says which part of a head is rotated
+  bool rope_keys = true;      // config.json has keys of the rotary embedding
+  bool rope_alpha = false;    // see HubRope::alpha
   /// Which layers have a window is written as layer_types.
   bool layer_types = false;
-  /// Projections of queries, keys and values are one tensor of a folder, and gate_proj and up_proj.
-  bool fused = false;
+  /// Keys of config.json for sizes that it has under other names than Llama's, by their keys of
+  /// [model] ("vocab" and "max_positions" besides); empty: it has none, and the size is what a
+  /// config has without it.
+  std::map<std::string, std::string> hub_sizes = {};
+  /// A folder's names of modules by the model's: "lm_head", "model.norm"; of those in a layer after
+  /// the layer's name: "self_attn.q_proj". "model.layers.*" is the layer.
+  std::map<std::string, std::string> hub_modules = {};
+  std::vector<FusedModule> fused = {};
+  std::vector<std::string> ignored_tensors = {};  // of a folder; patterns
   /// Layers may have experts; the shape and the properties say which.
   std::optional<HubExperts> experts = std::nullopt;
   std::vector<FixedHubKey> fixed_keys = {};
@@ -67,7 +107,10 @@ struct DecoderTraits {
   struct HubDefaults {
     std::int64_t max_positions = 2048;
     std::int64_t head_dim = 0;  // 0: dim / heads
+    std::int64_t kv_heads = 0;  // 0: as many as heads
+    double ffn_per_dim = 0;     // ffn_dim is so many times dim; 0: the key must be there
     double rope_theta = 10000;
+    double rotary_share = 1;
     double norm_eps = 1e-6;
     bool tie_embeddings = false;
   } absent = {};
@@ -89,6 +132,7 @@ class DecoderFamily : public ModelFamily {
   ModelSizes read(HubConfig& config) const override;
   std::vector<HubKey> write(const ModelSizes& sizes) const override;
   std::vector<HubTensor> tensors(const ModelSizes& sizes) const override;
+  std::vector<std::string> ignored_tensors() const override;
   Layers layers(const ModelSizes& sizes) const override;
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override;
 
@@ -99,24 +143,36 @@ class DecoderFamily : public ModelFamily {
   void read_properties(HubConfig& config, ModelSizes& sizes) const;
   void read_rope(HubConfig& config, ModelSizes& sizes) const;
   void check_layer_types(HubConfig& config, ModelSizes& sizes) const;
+  void read_sizes(HubConfig& config, ModelSizes& sizes) const;
   /// The key of config.json for a key of [model]; `otherwise` where the family has no such key.
   std::string hub_key(std::string_view key, const std::string& otherwise) const;
+  bool has_key(std::string_view key) const;  // of [model], by a property
+  /// The key of config.json for a size that all decoders have; empty: there is none.
+  std::string hub_size(const std::string& key) const;
+  std::vector<HubKey> written_sizes(const ModelSizes& sizes) const;
+  void write_rope(const nn::DecoderShape& shape, std::vector<HubKey>& all) const;
+  void write_properties(const ModelSizes& sizes, std::vector<HubKey>& all) const;
+  /// A folder's name of a module in a layer, or of one outside.
+  std::string stored_module(std::int64_t layer, const std::string& own) const;
+  std::string stored_module(const std::string& own) const;
 
   DecoderTraits traits_;
 };
 
-/// The traits of Llama 2 and 3, for families that are a Llama with something else in its place.
-DecoderTraits llama_traits();
-/// The traits of Mixtral and of Qwen 2 and 3 MoE, for other families whose layers have experts.
-DecoderTraits mixtral_traits();
-DecoderTraits qwen2_moe_traits();
-DecoderTraits qwen3_moe_traits();
+/// The traits of a built-in family, for others that are like it. Error (input): there is no such
+/// family.
+DecoderTraits decoder_traits(std::string_view family);
 
-}  // namespace tessera::models
-
-namespace tessera::models {
-
-/// The built-in families by their names (model_type in config.json).
-const std::map<std::string, DecoderTraits (*)()>& built_in_decoders();
+/// A member of nn::DecoderShape by the name that family files have for it: its own.
+struct NamedDecoderMember {
+  std::string name;
+  DecoderMember member;
+};
+/// All that a family can set, sorted by name; sizes and what every model gives are not among them.
+std::span<const NamedDecoderMember> decoder_members();
+/// The words for the values of a member that is an enumeration; empty: it is none.
+std::vector<std::string> words_of(const DecoderMember& member);
+/// Sets a member to a value. Errors: it has another type, or no such word.
+void set_member(nn::DecoderShape& shape, const DecoderMember& member, const ModelValue& value);
 
 }  // namespace tessera::models

@@ -33,14 +33,6 @@ TensorSplit ModelFamily::tensor_split(const ModelSizes&) const { return {}; }
 std::string ModelFamily::base_prefix() const { return ""; }
 std::vector<std::string> ModelFamily::ignored_tensors() const { return {}; }
 
-std::vector<std::string> built_in_families() {
-  std::vector<std::string> names;
-  for (const auto& [name, traits] : built_in_decoders()) {
-    names.push_back(name);
-  }
-  return names;
-}
-
 std::vector<std::string> model_families() {
   std::vector<std::string> names = plugin::host().names(ModelFamily::plugin_kind.name);
   std::ranges::copy(built_in_families(), std::back_inserter(names));
@@ -56,9 +48,9 @@ const ModelFamily& model_family(std::string_view name, const std::string& where)
     return *found->second;
   }
   std::unique_ptr<ModelFamily> family;
-  const auto built_in = built_in_decoders().find(std::string(name));
-  if (built_in != built_in_decoders().end()) {  // a program without plugins has no host
-    family = std::make_unique<DecoderFamily>(built_in->second());
+  const std::vector<std::string> built_in = built_in_families();
+  if (std::ranges::find(built_in, name) != built_in.end()) {  // without plugins there is no host
+    family = std::make_unique<DecoderFamily>(decoder_traits(name));
   } else {
     const std::vector<std::string> known = model_families();
     if (std::ranges::find(known, name) == known.end()) {

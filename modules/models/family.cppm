@@ -18,7 +18,8 @@ struct HubTensor {
   int part = 0;   // the first of its parts, of `parts` equal ones along dim 0 of the parameter's
   int parts = 1;  // layout, which is the folder's last dim where it is transposed
   int parts_taken = 1;  // how many of them it has
-  int dim = 0;  // of the folder's tensor, along which the parts are where it is not transposed
+  int dim = 0;     // of the folder's tensor, along which the parts are where it is not transposed
+  int groups = 1;  // the parts follow one another in each of so many equal groups
   /// The parameter's dim 0 counts tensors of the folder, which lack that dim: their names have the
   /// number, from 0, in the place of `*`. Neither transposed nor a part.
   bool stacked = false;
@@ -102,11 +103,11 @@ class ModelFamily {
   virtual std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const = 0;
 };
 
-/// The family of this name: a built-in one, or what a plugin provides; it lives as long as the
-/// process. Error (input) that begins with `where`: there is none.
+/// The family of this name: a built-in one, or what a plugin or a family file provides; it lives as
+/// long as the process. Error (input) that begins with `where`: there is none.
 const ModelFamily& model_family(std::string_view name, const std::string& where = "model");
 
-/// The names of all families, built-in or found as plugins, sorted.
+/// The names of all families, built-in or found as plugins or files, sorted.
 std::vector<std::string> model_families();
 /// The names of those that need no plugin.
 std::vector<std::string> built_in_families();

@@ -61,7 +61,8 @@ std::string lower(std::string text) {
 bool HubRope::operator==(const HubRope& other) const {
   return theta == other.theta && kind == other.kind && factor == other.factor &&
          original_positions == other.original_positions && low == other.low && high == other.high &&
-         amplitude == other.amplitude && whole_dims == other.whole_dims;
+         amplitude == other.amplitude && whole_dims == other.whole_dims && share == other.share &&
+         alpha == other.alpha && score_scale == other.score_scale;
 }
 
 struct HubConfig::State {
@@ -94,7 +95,7 @@ struct HubConfig::State {
   /// The kind of rotary embedding that `rope` describes; what else is set there would be ignored in
   /// silence. Empty: there is a problem.
   std::string kind_of_rope(const std::string& key, const Json& rope,
-                           std::span<const std::string> kinds) {
+                           std::span<const std::string> kinds, RopeParts parts) {
     const std::vector<std::string> supported(kinds.begin(), kinds.end());
     std::string kind = "default";
     for (const char* type : {"rope_type", "type"}) {
@@ -115,7 +116,8 @@ struct HubConfig::State {
                                      quoted_words(supported)));
       return "";
     }
-    if (present(rope, "partial_rotary_factor") && rope["partial_rotary_factor"] != 1.0) {
+    if (!parts.share && present(rope, "partial_rotary_factor") &&
+        rope["partial_rotary_factor"] != 1.0) {
       problems.push_back(fmt::format("{}.partial_rotary_factor {} is not supported (only 1)", key,
                                      json_shown(rope["partial_rotary_factor"])));
     }
@@ -125,6 +127,13 @@ struct HubConfig::State {
     };
     if (kind != "default") {
       also({"factor"});
+    }
+    if (kind == "dynamic") {
+      also({"max_position_embeddings", "original_max_position_embeddings"});
+    }
+    if (parts.alpha) {
+      // Hunyuan's folders have those of yarn beside a dynamic one, without effect.
+      also({"alpha", "beta_slow", "beta_fast", "mscale", "mscale_all_dim"});
     }
     if (kind == "llama3") {
       also({"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
@@ -159,8 +168,11 @@ struct HubConfig::State {
       to.high = number("beta_fast", 32);
       to.amplitude = number("attention_factor", yarn_amplitude(rope, to.factor));
       to.whole_dims = !present(rope, "truncate") || rope["truncate"] != false;
+      to.score_scale = score_scale(rope, to.factor);
     }
-    if (to.kind != "linear") {
+    if (to.kind == "dynamic") {
+      to.original_positions = positive(json, "max_position_embeddings", 2048);
+    } else if (to.kind != "linear") {
       to.original_positions =
           number("original_max_position_embeddings", positive(json, "max_position_embeddings", 0));
       if (to.original_positions != std::floor(to.original_positions) ||
@@ -170,6 +182,15 @@ struct HubConfig::State {
                         to.original_positions));
       }
     }
+  }
+
+  /// What scores of attention over latent features are multiplied by.
+  double score_scale(const Json& rope, double factor) {
+    if (!present(rope, "mscale_all_dim") || rope["mscale_all_dim"] == 0 || factor <= 1) {
+      return 1;
+    }
+    const double by = 0.1 * positive(rope, "mscale_all_dim", 0) * std::log(factor) + 1;
+    return by * by;
   }
 
   /// The factor of cosines and sines where attention_factor does not say it.
@@ -279,6 +300,23 @@ bool HubConfig::flag(const std::string& key, bool otherwise) {
   return state_->json[key].get<bool>();
 }
 
+std::string HubConfig::text(const std::string& key, const std::string& otherwise) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return otherwise;
+  }
+  if (state_->json[key].is_boolean()) {
+    return state_->json[key].get<bool>() ? "true" : "false";
+  }
+  if (!state_->json[key].is_string()) {
+    problem(fmt::format("{}: expected a text, got {}", key, json_shown(state_->json[key])));
+    return otherwise;
+  }
+  return state_->json[key].get<std::string>();
+}
+
+bool HubConfig::has(const std::string& key) const { return present(state_->json, key); }
+
 bool HubConfig::is_null(const std::string& key) const {
   return state_->json.contains(key) && state_->json[key].is_null();
 }
@@ -335,12 +373,12 @@ double HubConfig::rope_theta_of(const std::string& layers, double otherwise) {
     return otherwise;
   }
   const std::vector<std::string> kinds = {"default"};
-  state_->kind_of_rope("rope_parameters", object, kinds);
+  state_->kind_of_rope("rope_parameters", object, kinds, {});
   return state_->positive(object, "rope_theta", otherwise);
 }
 
-HubRope HubConfig::rope(std::span<const std::string> kinds, double theta,
-                        const std::string& layers) {
+HubRope HubConfig::rope(std::span<const std::string> kinds, double theta, const std::string& layers,
+                        RopeParts parts) {
   HubRope rope;
   std::optional<double> given;
   const auto take = [&](const Json& object) {
@@ -376,10 +414,16 @@ HubRope HubConfig::rope(std::span<const std::string> kinds, double theta,
     }
     take(object);
     rope = {};
-    const std::string kind = state_->kind_of_rope(key, object, kinds);
+    const std::string kind = state_->kind_of_rope(key, object, kinds, parts);
     if (!kind.empty() && kind != "default") {
       rope.kind = kind;
       state_->read_scaling(key, object, rope);
+    }
+    if (parts.share) {
+      rope.share = state_->positive(object, "partial_rotary_factor", 0);
+    }
+    if (parts.alpha && rope.kind == "dynamic") {
+      rope.alpha = state_->positive(object, "alpha", 0);
     }
     if (sound() && scaling && !(*scaling == rope)) {
       problem("rope_scaling and rope_parameters differ; remove one of the two");
@@ -448,6 +492,24 @@ void HubConfig::check_common(const std::string& architecture) {
 }
 
 void HubConfig::throw_if_any() const { state_->throw_if_any(); }
+const std::vector<std::string>& HubConfig::problems() const { return state_->problems; }
+
+HubKeyUse HubConfig::use() const {
+  HubKeyUse use;
+  for (const std::string& key : state_->read) {
+    (present(state_->json, key) ? use.read : use.absent).push_back(key);
+  }
+  for (const auto& [key, value] : state_->json.items()) {
+    if (state_->read.contains(key)) {
+      continue;
+    }
+    (state_->checked.contains(key)   ? use.fixed
+     : state_->ignored.contains(key) ? use.ignored
+                                     : use.unknown)
+        .push_back(key);
+  }
+  return use;
+}
 
 void HubConfig::finish() {
   state_->check_names();

@@ -15,7 +15,25 @@ struct HubRope {
   double high = 4;  // llama3: high_freq_factor, yarn: beta_fast
   double amplitude = 1;
   bool whole_dims = true;  // yarn: truncate
+  double share = 0;        // partial_rotary_factor; 0: it is not given
+  double alpha = 0;        // dynamic: the base is multiplied by alpha ^ (dims / (dims - 2)) instead
+  double score_scale = 1;  // of attention over latent features, by mscale_all_dim
   bool operator==(const HubRope& other) const;
+};
+
+/// What else a family's rope_parameters may have.
+struct RopeParts {
+  bool share = false;  // partial_rotary_factor
+  bool alpha = false;
+};
+
+/// The keys of a config.json by what a family makes of them.
+struct HubKeyUse {
+  std::vector<std::string> read;     // they give sizes and properties
+  std::vector<std::string> absent;   // they would, and are not there or null: a default counts
+  std::vector<std::string> fixed;    // they must have the value that they have
+  std::vector<std::string> ignored;  // without influence on what is computed
+  std::vector<std::string> unknown;
 };
 
 /// A config.json in Hugging Face's format, read key by key. Everything that is wrong with it is
@@ -33,6 +51,10 @@ class HubConfig {
   std::int64_t size(const std::string& key, std::int64_t limit, std::int64_t otherwise);
   double positive(const std::string& key, double otherwise);
   bool flag(const std::string& key, bool otherwise);
+  /// Reads a text, or "true" or "false" of one of these; `otherwise` where it is absent.
+  std::string text(const std::string& key, const std::string& otherwise);
+  /// Whether the key is there and not null.
+  bool has(const std::string& key) const;
   /// Whether the key is there and null, which the reads above treat as absent.
   bool is_null(const std::string& key) const;
   /// Reads a list of texts; empty where it is absent.
@@ -40,10 +62,11 @@ class HubConfig {
   /// Reads a list of numbers from 0 to `limit`; empty where it is absent.
   std::vector<std::int64_t> numbers(const std::string& key, std::int64_t limit);
   /// The rotary embedding, from the top, rope_scaling (older writers) or rope_parameters; `layers`:
-  /// of layers of this type, where they differ. `theta`: its base where none is given. Any other
-  /// kind than these is a problem, and so are a rope_scaling and rope_parameters that differ.
+  /// of layers of this type, where they differ. `theta`: its base where none is given; `partial`: a
+  /// part of a head may be rotated. Any other kind than these is a problem, and so are a
+  /// rope_scaling and rope_parameters that differ.
   HubRope rope(std::span<const std::string> kinds, double theta = 10000,
-               const std::string& layers = "");
+               const std::string& layers = "", RopeParts parts = {});
   /// The base of the rotary embedding in layers of this type; `otherwise` where rope_parameters
   /// does not tell them apart. Any scaling of it is a problem.
   double rope_theta_of(const std::string& layers, double otherwise);
@@ -64,6 +87,9 @@ class HubConfig {
   void check_common(const std::string& architecture);
   /// Error (input) that lists the problems, if there are any.
   void throw_if_any() const;
+  const std::vector<std::string>& problems() const;
+  /// What the reads so far made of the keys.
+  HubKeyUse use() const;
   /// Ends the reading: an error names the keys that nobody understands.
   void finish();
   /// Token ids below `vocab`: none for null, one, or a list; `otherwise` where the key is absent

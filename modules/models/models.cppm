@@ -6,3 +6,4 @@ export import :values;          // ModelKey, ModelValues, ModelSizes: a model's 
 export import :hub_config;      // HubConfig: a config.json, read key by key
 export import :family;          // ModelFamily, and the families by name
 export import :decoder_family;  // DecoderFamily: families of decoders by a table
+export import :family_file;     // families of decoders as files

@@ -67,11 +67,7 @@ void AttentionOptions::check() const {
          .wrong = fmt::format("heads must divide dim ({} heads, dim {}), unless head_dim is given",
                               heads, dim)});
   }
-  if (rope_theta > 0 && head_extent() % 2 != 0) {
-    fail_input({.thing = "attention",
-                .wrong = "the rotary embedding needs an even head_dim",
-                .got = fmt::format("{}", head_extent())});
-  }
+  rotary.check(head_extent());
   if ((window != 0 || softcap != 0) && (!causal || dropout > 0)) {
     fail_input({.thing = "attention",
                 .wrong =
@@ -119,8 +115,53 @@ Tensors InnerAttention::forward(const Tensors& inputs) {
   return {ops::contiguous(ops::transpose(by_head, 1, 2))};  // (B, T, H, D)
 }
 
-Attention::Attention(const AttentionOptions& options) : options_(options) {
+AttentionLayer::AttentionLayer(const AttentionOptions& options) : inner_options_(options) {
   options.check();
+}
+
+void AttentionLayer::add_inner() {
+  inner_ = add_child<InnerAttention>("inner_attention", inner_options_);
+}
+
+Tensor AttentionLayer::attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask,
+                                const Tensor& documents) {
+  const AttentionOptions& options = inner_options_;
+  Tensor result;  // (B, T, H, D)
+  if (cache_ != nullptr && cache_->is_split()) {
+    if (mask || documents || (is_training() && options.dropout > 0)) {
+      fail_input({.thing = fmt::format("module '{}'", name()),
+                  .wrong = "with a cache that is split over ranks, attention takes no mask and no "
+                           "documents, and drops no probabilities"});
+    }
+    result = cache_->attend(q, k, v,
+                            {.scale = options.scale,
+                             .window = options.window,
+                             .softcap = options.softcap,
+                             .causal = options.causal});
+  } else {
+    if (cache_ != nullptr) {
+      cache_->append(k, v);
+    }
+    result = (*inner_)(Tensors{q, k, v, mask, documents})[0];
+  }
+  return ops::view(result, {result.size(0), result.size(1), result.size(2) * result.size(3)});
+}
+
+namespace {
+
+/// Features (B, T, H D) of heads -> (B, T, H, D).
+Tensor heads_of(const Tensor& features, std::int64_t head_dim) {
+  return ops::view(features,
+                   {features.size(0), features.size(1), features.size(2) / head_dim, head_dim});
+}
+
+}  // namespace
+
+std::vector<std::string> attention_inputs() {
+  return {"hidden_states", "mask", "positions", "documents"};
+}
+
+Attention::Attention(const AttentionOptions& options) : AttentionLayer(options), options_(options) {
   const std::int64_t d = options.head_extent();
   const auto projection = [&](const char* name, std::int64_t in, std::int64_t out, bool bias) {
     return add_child<Linear>(name, in, out, bias, options.standard_deviation, options.dtype);
@@ -129,64 +170,65 @@ Attention::Attention(const AttentionOptions& options) : options_(options) {
   k_ = projection("k_proj", options.dim, options.key_heads() * d, options.bias);
   v_ = projection("v_proj", options.dim, options.key_heads() * d, options.bias);
   o_ = projection("o_proj", options.heads * d, options.dim, options.output_bias);
-  inner_ = add_child<InnerAttention>("inner_attention", options);
-  if (options.query_key_norm) {
-    const auto norm = [&](const char* name) {
-      return add_child<RMSNorm>(name, d, options.norm_eps, options.dtype, options.norm_offset);
-    };
-    q_norm_ = norm("q_norm");
-    k_norm_ = norm("k_norm");
+  if (options.gate) {
+    gate_ = projection("gate_proj", options.dim, options.heads * d, options.bias);
   }
+  add_inner();
+  add_head_norms();
   attach<LayerSplits>().check = [this](std::span<const int> axes) { check_heads(axes); };
 }
 
+void Attention::add_head_norms() {
+  const std::int64_t d = options_.head_extent();
+  const auto norm = [&](const char* name, std::int64_t heads) -> Child {
+    if (options_.query_key_norm == HeadNorm::each) {
+      return add_child<HeadNorms>(name, heads, d, options_.norm, options_.dtype);
+    }
+    const bool whole = options_.query_key_norm == HeadNorm::whole;
+    return attach(name, make_norm(whole ? heads * d : d, options_.norm, options_.dtype));
+  };
+  if (options_.query_key_norm != HeadNorm::none) {
+    q_norm_ = norm("q_norm", options_.heads);
+    k_norm_ = norm("k_norm", options_.key_heads());
+  }
+}
+
 std::string_view Attention::kind() const { return "Attention"; }
-std::vector<std::string> Attention::input_names() const {
-  return {"hidden_states", "mask", "positions", "documents"};
+std::vector<std::string> Attention::input_names() const { return attention_inputs(); }
+
+Tensor Attention::clipped(const Tensor& projected) const {
+  const double most = options_.clip;
+  return most > 0 ? ops::clamp(projected, -most, most) : projected;
+}
+
+Tensor Attention::prepared(const Tensor& projected, const Child& norm,
+                           const TokenPositions& positions) const {
+  const std::int64_t d = options_.head_extent();
+  const auto rotated = [&](const Tensor& heads) {
+    return rotate(heads, options_.rotary, positions);
+  };
+  if (!norm) {
+    return rotated(heads_of(clipped(projected), d));
+  }
+  if (options_.query_key_norm == HeadNorm::whole) {
+    return rotated(heads_of(clipped((*norm)(projected)), d));
+  }
+  const Tensor heads = heads_of(clipped(projected), d);
+  return options_.norm_after_rotation ? (*norm)(rotated(heads)) : rotated((*norm)(heads));
 }
 
 Tensors Attention::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);   // (B, T, C)
-  const Tensor& mask = inputs[1];       // (B or 1, H or 1, T, keys)
-  const Tensor& positions = inputs[2];  // (B, T)
-  const Tensor& documents = inputs[3];  // (B, T)
-  const std::int64_t d = options_.head_extent();
-  const auto heads_of = [&](const Tensor& projected) {
-    return ops::view(projected, {projected.size(0), projected.size(1), projected.size(2) / d, d});
-  };
-  const std::int64_t before = cache_ == nullptr ? 0 : cache_->length();
-  const auto rotated = [&](const Tensor& heads) {
-    if (options_.rope_theta == 0) {
-      return heads;
-    }
-    return positions ? ops::rotary(heads, positions, options_.rope_theta, options_.rope_scaling)
-                     : ops::rotary(heads, options_.rope_theta, before, options_.rope_scaling);
-  };
-  const auto normalized = [](const Child& norm, const Tensor& heads) {
-    return norm ? (*norm)(heads) : heads;
-  };
-  const Tensor q = rotated(normalized(q_norm_, heads_of((*q_)(x))));  // (B, T, H, D)
-  Tensor k = rotated(normalized(k_norm_, heads_of((*k_)(x))));        // (B, T, K, D)
-  Tensor v = heads_of((*v_)(x));                                      // (B, T, K, D)
-  Tensor attended;                                                    // (B, T, H, D)
-  if (cache_ != nullptr && cache_->is_split()) {
-    if (mask || documents || (is_training() && options_.dropout > 0)) {
-      fail_input({.thing = fmt::format("module '{}'", name()),
-                  .wrong = "with a cache that is split over ranks, attention takes no mask and no "
-                           "documents, and drops no probabilities"});
-    }
-    attended = cache_->attend(q, k, v,
-                              {.scale = options_.scale,
-                               .window = options_.window,
-                               .softcap = options_.softcap,
-                               .causal = options_.causal});
-  } else {
-    if (cache_ != nullptr) {
-      cache_->append(k, v);
-    }
-    attended = (*inner_)(Tensors{q, k, v, mask, documents})[0];
+  const Tensor& x = input(inputs, 0);  // (B, T, C)
+  const Tensor& mask = inputs[1];      // (B or 1, H or 1, T, keys)
+  const TokenPositions positions{.given = inputs[2], .before = tokens_before()};  // (B, T)
+  const Tensor q = prepared((*q_)(x), q_norm_, positions);                        // (B, T, H, D)
+  const Tensor k = prepared((*k_)(x), k_norm_, positions);                        // (B, T, K, D)
+  const Tensor v = heads_of(clipped((*v_)(x)), options_.head_extent());           // (B, T, K, D)
+  Tensor result = attended(q, k, v, mask, inputs[3]);                             // (B, T, H D)
+  if (gate_) {
+    result = ops::mul(result, ops::sigmoid((*gate_)(x)));
   }
-  return {(*o_)(ops::view(attended, {attended.size(0), attended.size(1), attended.size(2) * d}))};
+  return {(*o_)(result)};
 }
 
 /// Errors (input): heads that are cut where projections are split.

@@ -6,9 +6,18 @@ import tessera.ops;
 import :parameter;
 import :tree;
 import :layers;
+import :rotary;
 import :attention_cache;
 
 export namespace tessera::nn {
+
+/// Which features of queries, and of keys, are normalized together.
+enum class HeadNorm {
+  none,
+  shared,  // those of a head, with weights that all heads share
+  each,    // those of a head, with weights of each head, [H, D]
+  whole    // those of all heads
+};
 
 /// Options of an attention layer.
 struct AttentionOptions {
@@ -18,14 +27,15 @@ struct AttentionOptions {
   std::int64_t head_dim = 0;  // 0: dim / heads
   bool bias = false;          // of the projections of queries, keys and values
   bool output_bias = false;   // of the last projection
-  /// Queries and keys of each head are normalized (RMSNorm, with weights that all heads share)
-  /// before they are rotated: children q_norm and k_norm.
-  bool query_key_norm = false;
-  double norm_eps = 1e-6;    // of these norms
-  bool norm_offset = false;  // see RMSNorm
-  bool causal = true;        // a query sees no later key
-  double rope_theta = 0;     // the base of the rotary embedding; 0: none
-  ops::RotaryScaling rope_scaling = {};
+  double clip = 0;            // queries, keys and values are at most so far from 0; 0: they are not
+  HeadNorm query_key_norm = HeadNorm::none;  // children q_norm and k_norm
+  NormOptions norm = {.eps = 1e-6};          // of them
+  bool norm_after_rotation = false;          // HeadNorm::whole is always before
+  bool causal = true;                        // a query sees no later key
+  RotaryOptions rotary = {};
+  /// What attention gives is multiplied by the sigmoid of a further projection, gate_proj, before
+  /// the last one.
+  bool gate = false;
   // Of a causal one without a mask and dropout: see ops::CausalOptions.
   double scale = 0;
   std::int64_t window = 0;
@@ -34,8 +44,8 @@ struct AttentionOptions {
   double standard_deviation = 0.02;  // of the initial weights
   DType dtype = DType::f32;
 
-  /// Errors (input): extents that are not positive, heads that kv_heads does not divide, an odd
-  /// head_dim with a rotary embedding, a window or a softcap with dropout or without causality.
+  /// Errors (input): extents that are not positive, heads that kv_heads does not divide, those of
+  /// RotaryOptions; a window or a softcap with dropout or without causality.
   void check() const;
   std::int64_t key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
@@ -66,6 +76,33 @@ class InnerAttention : public Module {
   AttentionOptions options_;
 };
 
+/// A layer with a cache of keys and values, whatever it makes these from. Its child inner_attention
+/// computes what becomes of them.
+class AttentionLayer : public Module {
+ public:
+  /// With a cache, forward takes the tokens that follow those in it and appends them; null for
+  /// none. The cache must live as long as it is set. With a split one, inner_attention is not
+  /// called: the cache computes what it would. Errors of forward then: a mask, documents, dropout.
+  void set_cache(AttentionCache* cache) { cache_ = cache; }
+
+ protected:
+  /// Heads are as `options` describes them.
+  explicit AttentionLayer(const AttentionOptions& options);
+  /// Adds inner_attention, which follows the projections: parameters are initialised in the order
+  /// of the children.
+  void add_inner();
+  /// How many tokens are in the cache.
+  std::int64_t tokens_before() const { return cache_ == nullptr ? 0 : cache_->length(); }
+  /// q [B, T, H, D], k [B, T, KV, D], v [B, T, KV, Dv], rotated -> [B, T, H Dv]. Mask and
+  /// documents as those of Attention.
+  Tensor attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask, const Tensor& documents);
+
+ private:
+  AttentionOptions inner_options_;
+  AttentionCache* cache_ = nullptr;
+  Child inner_;
+};
+
 /// Self-attention: hidden_states [B, T, dim] -> [B, T, dim]. Children q_proj, k_proj, v_proj,
 /// o_proj and inner_attention. Optional inputs: mask, bool (true: the query sees the key) or added
 /// to the scores, broadcast to [B, heads, T, keys], of an attention without window and softcap;
@@ -73,7 +110,7 @@ class InnerAttention : public Module {
 /// cache); documents, i64 [B, T] (RowDocuments::first): no query sees another document than its
 /// own; with the documents' positions, a causal one without mask and dropout has, bit by bit, the
 /// result of each document alone.
-class Attention : public Module {
+class Attention : public AttentionLayer {
  public:
   explicit Attention(const AttentionOptions& options);
   std::string_view kind() const override;
@@ -81,17 +118,53 @@ class Attention : public Module {
   std::vector<std::string> input_names() const override;
 
   const AttentionOptions& options() const { return options_; }
-  /// With a cache, forward takes the tokens that follow those in it and appends them; null for
-  /// none. The cache must live as long as it is set. With a split one, inner_attention is not
-  /// called: the cache computes what it would. Errors of forward then: a mask, documents, dropout.
-  void set_cache(AttentionCache* cache) { cache_ = cache; }
 
  private:
+  void add_head_norms();
   void check_heads(std::span<const int> axes) const;
+  /// Projected queries or keys (B, T, H D) -> heads (B, T, H, D), normalized and rotated.
+  Tensor prepared(const Tensor& projected, const Child& norm,
+                  const TokenPositions& positions) const;
+  Tensor clipped(const Tensor& projected) const;
 
   AttentionOptions options_;
-  AttentionCache* cache_ = nullptr;
-  Child q_, k_, v_, o_, q_norm_, k_norm_, inner_;
+  Child q_, k_, v_, o_, gate_, q_norm_, k_norm_;
+};
+
+/// What makes keys and values of a few features that a token has for all heads.
+struct LatentOptions {
+  std::int64_t dim = 0;
+  std::int64_t heads = 0;
+  std::int64_t query_rank = 0;   // of what queries are made from; 0: of hidden_states
+  std::int64_t latent_rank = 0;  // of what keys and values are made from
+  std::int64_t plain_dim = 0;    // features of a head's queries and keys that are not rotated
+  std::int64_t rotated_dim = 0;  // those that are; all heads share the rotated ones of a key
+  std::int64_t value_dim = 0;    // features of a head's values
+  bool bias = false;             // of what makes the latent features, and of the last projection
+  double norm_eps = 1e-6;
+  RotaryOptions rotary = {};
+  double scale = 0;  // of scores; 0: 1 / sqrt(plain_dim + rotated_dim)
+  double standard_deviation = 0.02;
+  DType dtype = DType::f32;
+
+  /// Errors (input): extents that are not positive; those of RotaryOptions.
+  void check() const;
+};
+
+/// Self-attention over latent features: hidden_states [B, T, dim] -> [B, T, dim]. Children q_proj,
+/// or q_a_proj, q_a_layernorm and q_b_proj; kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj
+/// and inner_attention. Optional inputs as those of Attention; a cache has the keys and values of
+/// all heads. Source: DeepSeek-V2 (2024), section 2.1.
+class LatentAttention : public AttentionLayer {
+ public:
+  explicit LatentAttention(const LatentOptions& options);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+ private:
+  LatentOptions options_;
+  Child q_, q_a_, q_norm_, q_b_, kv_a_, kv_norm_, kv_b_, o_;
 };
 
 /// Adds an embedding of each position: hidden_states [B, T, dim] -> the same. Optional input:
@@ -112,5 +185,12 @@ class PositionEmbedding : public Module {
  private:
   std::int64_t count_;
 };
+
+}  // namespace tessera::nn
+
+namespace tessera::nn {
+
+/// The names of an attention layer's inputs.
+std::vector<std::string> attention_inputs();
 
 }  // namespace tessera::nn

@@ -20,6 +20,7 @@ namespace tessera::nn {
 FeedForwardOptions DecoderShape::feed_forward() const {
   return {.dim = dim,
           .width = ffn_dim,
+          .gated = gated,
           .activation = activation,
           .bias = ffn_bias,
           .standard_deviation = standard_deviation,
@@ -59,10 +60,10 @@ void DecoderShape::check() const {
     fail_input(fmt::format(
         "model.heads: must divide dim ({} heads, dim {}), unless head_dim is given", heads, dim));
   }
-  if (head_extent() % 2 != 0) {
-    fail_input(fmt::format(
-        "model.heads: the rotary embedding needs an even head_dim (got {} = dim / heads)",
-        head_extent()));
+  if (latent_rank > 0) {
+    latent(0).check();
+  } else {
+    rotary(0).check(head_extent());
   }
   if (experts > 0) {
     if (experts_every < 1) {
@@ -77,55 +78,128 @@ bool DecoderShape::has_experts(std::int64_t layer) const {
          std::ranges::find(dense_layers, layer) == dense_layers.end();
 }
 
-namespace {
-
-AttentionOptions attention_of(const DecoderShape& shape, std::int64_t layer) {
-  const bool local = shape.has_window(layer);
-  const bool own_theta = local && shape.local_rope_theta > 0;
-  return {.dim = shape.dim,
-          .heads = shape.heads,
-          .kv_heads = shape.kv_heads,
-          .head_dim = shape.head_dim,
-          .bias = shape.bias,
-          .output_bias = shape.output_bias,
-          .query_key_norm = shape.query_key_norm,
-          .norm_eps = shape.norm_eps,
-          .norm_offset = shape.norm_offset,
-          .rope_theta = own_theta ? shape.local_rope_theta : shape.rope_theta,
-          .rope_scaling = own_theta ? ops::RotaryScaling() : shape.rope_scaling,
-          .scale = shape.score_dim > 0 ? 1 / std::sqrt(shape.score_dim) : 0,
-          .window = local ? shape.window : 0,
-          .softcap = shape.attention_softcap,
-          .standard_deviation = shape.standard_deviation,
-          .dtype = shape.dtype};
+bool DecoderShape::has_window(std::int64_t layer) const {
+  return window > 0 && (global_every == 0 || (layer + 1) % global_every != 0) &&
+         std::ranges::find(global_layers, layer) == global_layers.end();
 }
+
+bool DecoderShape::is_rotated(std::int64_t layer) const {
+  return (unrotated_every == 0 || (layer + 1) % unrotated_every != 0) &&
+         (!rotate_local_only || has_window(layer)) &&
+         std::ranges::find(unrotated_layers, layer) == unrotated_layers.end();
+}
+
+std::int64_t DecoderShape::rotary_extent() const {
+  const auto share = static_cast<std::int64_t>(static_cast<double>(head_extent()) * rotary_share);
+  return rotary_dim > 0 ? rotary_dim : share;
+}
+
+NormOptions DecoderShape::norm() const {
+  return {.kind = norm_kind,
+          .eps = norm_eps,
+          .weight = norm_weight,
+          .bias = norm_bias,
+          .offset = norm_offset};
+}
+
+RotaryOptions DecoderShape::rotary(std::int64_t layer) const {
+  const bool local = has_window(layer);
+  const bool own_theta = local && local_rope_theta > 0;
+  if (!is_rotated(layer)) {
+    return {};
+  }
+  return {.theta = own_theta ? local_rope_theta : rope_theta,
+          .scaling = own_theta || (local && local_unscaled) ? ops::RotaryScaling() : rope_scaling,
+          .dims = rotary_extent(),
+          .neighbours = rotary_pairs,
+          .stretch = rope_stretch,
+          .limit = rope_limit};
+}
+
+AttentionOptions DecoderShape::attention(std::int64_t layer) const {
+  NormOptions head_norm = norm();
+  head_norm.weight = head_norm_weight;
+  head_norm.bias = false;
+  const double scale = score_dim > 0 ? 1 / std::sqrt(score_dim) : 0;
+  return {.dim = dim,
+          .heads = heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .bias = bias,
+          .output_bias = output_bias,
+          .clip = qkv_clip,
+          .query_key_norm = query_key_norm,
+          .norm = head_norm,
+          .norm_after_rotation = norm_after_rotation,
+          .rotary = rotary(layer),
+          .gate = attention_gate,
+          .scale = attention_scale > 0 ? attention_scale : scale,
+          .window = has_window(layer) ? window : 0,
+          .softcap = attention_softcap,
+          .standard_deviation = standard_deviation,
+          .dtype = dtype};
+}
+
+LatentOptions DecoderShape::latent(std::int64_t layer) const {
+  RotaryOptions rotated = rotary(layer);
+  rotated.dims = 0;
+  return {.dim = dim,
+          .heads = heads,
+          .query_rank = query_rank,
+          .latent_rank = latent_rank,
+          .plain_dim = plain_dim,
+          .rotated_dim = rotated_dim,
+          .value_dim = value_dim,
+          .bias = bias,
+          .rotary = rotated,
+          .scale = attention_scale,
+          .standard_deviation = standard_deviation,
+          .dtype = dtype};
+}
+
+namespace {
 
 /// The module's result; x itself where there is none.
 Tensor through(const Child& module, Tensor x) { return module ? (*module)(x) : std::move(x); }
 
 }  // namespace
 
-DecoderBlock::DecoderBlock(const DecoderShape& shape, std::int64_t layer) {
-  const auto norm = [&](const char* name) {
-    return add_child<RMSNorm>(name, shape.dim, shape.norm_eps, shape.dtype, shape.norm_offset);
-  };
-  attention_ = add_child<Attention>("self_attn", attention_of(shape, layer));
+DecoderBlock::DecoderBlock(const DecoderShape& shape, std::int64_t layer)
+    : parallel_(shape.parallel_block), residual_scale_(shape.residual_scale) {
+  if (shape.latent_rank > 0) {
+    attention_ = add_child<LatentAttention>("self_attn", shape.latent(layer));
+  } else {
+    attention_ = add_child<Attention>("self_attn", shape.attention(layer));
+  }
   if (shape.has_experts(layer)) {
     mlp_ = add_child<SparseMixture>("mlp", shape.mixture());
-  } else {
+  } else if (shape.gated) {
     mlp_ = add_child<GatedMLP>("mlp", shape.feed_forward());
-  }
-  attention_norm_ = norm("input_layernorm");
-  if (shape.norm_results) {
-    attended_norm_ = norm("post_attention_layernorm");
-    mlp_norm_ = norm("pre_feedforward_layernorm");
-    computed_norm_ = norm("post_feedforward_layernorm");
   } else {
-    mlp_norm_ = norm("post_attention_layernorm");
+    mlp_ = add_child<PlainMLP>("mlp", shape.feed_forward());
   }
+  add_norms(shape);
   if (shape.dropout > 0) {
     attention_dropout_ = add_child<Dropout>("attention_dropout", shape.dropout);
     mlp_dropout_ = add_child<Dropout>("mlp_dropout", shape.dropout);
+  }
+}
+
+void DecoderBlock::add_norms(const DecoderShape& shape) {
+  const auto norm = [&](const char* name) {
+    return attach(name, make_norm(shape.dim, shape.norm(), shape.dtype));
+  };
+  if (shape.norm_inputs) {
+    attention_norm_ = norm("input_layernorm");
+  }
+  if (shape.norm_results) {
+    attended_norm_ = norm("post_attention_layernorm");
+    if (shape.norm_inputs) {
+      mlp_norm_ = norm("pre_feedforward_layernorm");
+    }
+    computed_norm_ = norm("post_feedforward_layernorm");
+  } else if (shape.norm_inputs && (!parallel_ || shape.parallel_norms)) {
+    mlp_norm_ = norm("post_attention_layernorm");
   }
 }
 
@@ -134,34 +208,46 @@ std::vector<std::string> DecoderBlock::input_names() const {
   return {"hidden_states", "documents", "positions"};
 }
 
+Tensor DecoderBlock::attended(const Tensors& inputs, const Tensor& x) {
+  const Tensor& documents = inputs[1];
+  return documents
+             ? attention_->by_name(
+                   {{"hidden_states", x}, {"documents", documents}, {"positions", inputs[2]}})[0]
+             : (*attention_)(x);
+}
+
+Tensor DecoderBlock::finished(Tensor result, const Child& norm, const Child& dropout) const {
+  result = through(dropout, through(norm, std::move(result)));
+  return residual_scale_ == 1 ? result : ops::mul_scalar(result, residual_scale_);
+}
+
 Tensors DecoderBlock::forward(const Tensors& inputs) {
   // All are (B, T, C): rows, tokens, features; documents and positions (B, T).
   const Tensor& x = input(inputs, 0);
-  const Tensor& documents = inputs[1];
-  const Tensor normed = (*attention_norm_)(x);
-  const Tensor attended =
-      through(attended_norm_, documents ? attention_->by_name({{"hidden_states", normed},
-                                                               {"documents", documents},
-                                                               {"positions", inputs[2]}})[0]
-                                        : (*attention_)(normed));
-  const Tensor middle = ops::add(x, through(attention_dropout_, attended));
-  Tensors mlp = (*mlp_)(Tensors{(*mlp_norm_)(middle)});
-  const Tensor computed = through(computed_norm_, mlp[0]);
-  mlp[0] = ops::add(middle, through(mlp_dropout_, computed));
+  const Tensor normed = through(attention_norm_, x);
+  const Tensor attended_x = finished(attended(inputs, normed), attended_norm_, attention_dropout_);
+  const Tensor middle = ops::add(x, attended_x);
+  const Tensor entering =
+      parallel_ && !mlp_norm_ ? normed : through(mlp_norm_, parallel_ ? x : middle);
+  Tensors mlp = (*mlp_)(Tensors{entering});
+  mlp[0] = ops::add(middle, finished(mlp[0], computed_norm_, mlp_dropout_));
   return mlp;
 }
 
 Decoder::Decoder(const DecoderShape& shape) {
   embedding_ = add_child<Embedding>("embed_tokens", shape.vocab, shape.dim,
                                     shape.standard_deviation, shape.dtype);
-  if (shape.scale_embeddings) {
-    embedding_scale_ = std::sqrt(static_cast<double>(shape.dim));
+  embedding_scale_ = shape.embedding_scale *
+                     (shape.scale_embeddings ? std::sqrt(static_cast<double>(shape.dim)) : 1);
+  const NormOptions unweighted{.kind = shape.norm_kind, .eps = shape.norm_eps, .weight = false};
+  if (shape.embedding_norm) {
+    embedding_norm_ = attach("embed_norm", make_norm(shape.dim, unweighted, shape.dtype));
   }
   // "layers.0": the dot is part of the path, as in a list of modules.
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     blocks_.push_back(add_child<DecoderBlock>(fmt::format("layers.{}", i), shape, i));
   }
-  norm_ = add_child<RMSNorm>("norm", shape.dim, shape.norm_eps, shape.dtype, shape.norm_offset);
+  norm_ = attach("norm", make_norm(shape.dim, shape.norm(), shape.dtype));
 }
 
 std::string_view Decoder::kind() const { return "Decoder"; }
@@ -176,6 +262,7 @@ Tensors Decoder::forward(const Tensors& inputs) {
     if (embedding_scale_ != 1) {
       hidden = ops::mul_scalar(hidden, embedding_scale_);
     }
+    hidden = through(embedding_norm_, std::move(hidden));
   }
   const Tensors others = inputs[1] ? Tensors{inputs[1], inputs[2]} : Tensors{};
   Tensor terms;  // (B): sums of the blocks' further losses
@@ -191,8 +278,8 @@ Tensors Decoder::forward(const Tensors& inputs) {
 DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), shape_(shape) {
   shape.check();
   model_ = add_child<Decoder>("model", shape);
-  const AddedChild<Linear> head = add_child<Linear>("lm_head", shape.dim, shape.vocab, false,
-                                                    shape.standard_deviation, shape.dtype);
+  const AddedChild<Linear> head = add_child<Linear>(
+      "lm_head", shape.dim, shape.vocab, shape.head_bias, shape.standard_deviation, shape.dtype);
   if (shape.tie_embeddings) {
     head->set_parameter("weight", model_->embedding().parameter("weight"));
   }
@@ -214,7 +301,8 @@ Tensor DecoderLM::hidden_states(const Tensors& inputs) {
   model_->pieces = selected();
   Tensors out = (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]});
   set_row_terms(out.size() > 1 ? std::move(out[1]) : Tensor());
-  return std::move(out[0]);
+  const double scale = shape_.logit_scale / shape_.logit_divisor;  // of what the logits are made of
+  return scale == 1 || !selected().ends() ? std::move(out[0]) : ops::mul_scalar(out[0], scale);
 }
 
 void DecoderLM::set_activation_checkpointing(bool enabled) {

@@ -9,12 +9,13 @@ import :attention;
 import :feed_forward;
 import :mixture;
 import :layers;
+import :rotary;
 import :language_model;
 
 export namespace tessera::nn {
 
-/// A decoder: blocks of causal attention and a gated feed-forward part or a mixture of them, as the
-/// families Llama, Mistral, Qwen and Gemma have them. The defaults are a Llama's.
+/// A decoder: blocks of causal attention and a feed-forward part or a mixture of them, as this
+/// year's families have them. The defaults are a Llama's.
 struct DecoderShape {
   std::int64_t vocab = 0;
   std::int64_t dim = 0;
@@ -30,22 +31,57 @@ struct DecoderShape {
   double rope_theta = 10000;
   ops::RotaryScaling rope_scaling = {};
   double local_rope_theta = 0;  // of layers with a window, without scaling; 0: as the others
+  bool local_unscaled = false;  // layers with a window have no scaling
+  std::int64_t rotary_dim = 0;  // features of a head that are rotated; 0: see rotary_share
+  double rotary_share = 1;      // of a head's features
+  bool rotary_pairs = false;    // see RotaryOptions::neighbours
+  double rope_stretch = 0;      // see RotaryOptions, as the next
+  std::int64_t rope_limit = 0;
+  std::vector<std::int64_t> unrotated_layers = {};  // from 0
+  std::int64_t unrotated_every = 0;                 // each so many-th layer is not rotated; 0: none
+  bool rotate_local_only = false;                   // layers without a window are not rotated
 
   // Attention.
-  bool bias = false;            // of the projections of queries, keys and values
-  bool output_bias = false;     // of the projection of the result
-  bool query_key_norm = false;  // see AttentionOptions
+  bool bias = false;         // of the projections of queries, keys and values
+  bool output_bias = false;  // of the projection of the result
+  double qkv_clip = 0;       // see AttentionOptions::clip
+  HeadNorm query_key_norm = HeadNorm::none;
+  bool head_norm_weight = true;  // of these norms
+  bool norm_after_rotation = false;
+  bool attention_gate = false;  // see AttentionOptions::gate
   double score_dim = 0;         // scores are divided by its square root; 0: head_dim
+  double attention_scale = 0;   // scores are multiplied by it instead; 0: see score_dim
   double attention_softcap = 0;
   std::int64_t window = 0;        // of layers that do not see all earlier tokens; 0: all do
   std::int64_t global_every = 0;  // with a window, each so many-th layer sees all; 0: none
+  std::vector<std::int64_t> global_layers = {};  // and these, from 0
+  std::int64_t latent_rank = 0;  // of LatentAttention, as the next; 0: attention is an Attention
+  std::int64_t query_rank = 0;
+  std::int64_t plain_dim = 0;
+  std::int64_t rotated_dim = 0;
+  std::int64_t value_dim = 0;
 
-  // The feed-forward part, norms, embeddings, logits.
+  // Blocks.
+  NormOptions::Kind norm_kind = NormOptions::Kind::rms;
+  bool norm_weight = true;
+  bool norm_bias = false;
+  bool norm_offset = false;     // see NormOptions
+  bool norm_inputs = true;      // of attention and feed-forward part
+  bool norm_results = false;    // of both, before they are added
+  bool parallel_block = false;  // both compute what enters the block, and both results are added
+  bool parallel_norms = true;   // each has a norm of its own then; otherwise they share one
+  double residual_scale = 1;    // of what they give, before it is added
+
+  // The feed-forward part, embeddings, logits.
+  bool gated = true;  // see FeedForwardOptions
   Activation activation = Activation::silu;
   bool ffn_bias = false;
-  bool norm_results = false;      // of attention and feed-forward part, before they are added
-  bool norm_offset = false;       // see RMSNorm
   bool scale_embeddings = false;  // by sqrt(dim)
+  double embedding_scale = 1;     // and by this
+  bool embedding_norm = false;    // what the embedding gives is normalized, without weights
+  bool head_bias = false;         // of the logits
+  double logit_scale = 1;         // logits are multiplied by it
+  double logit_divisor = 1;       // and divided by this
   double logit_softcap = 0;       // logits become softcap tanh(logits / softcap); 0: they stay
 
   // Layers whose feed-forward part is a mixture of experts (see MixtureOptions).
@@ -69,14 +105,16 @@ struct DecoderShape {
   double standard_deviation = 0.02;  // of the initial weights
   DType dtype = DType::f32;
 
-  /// Errors (input): extents that are not positive, heads that kv_heads does not divide, an odd
-  /// head_dim; those of MixtureOptions.
+  /// Errors (input): extents that are not positive, heads that kv_heads does not divide, those of
+  /// RotaryOptions, LatentOptions and MixtureOptions.
   void check() const;
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
+  /// How many features of a head are rotated in layers that rotate any.
+  std::int64_t rotary_extent() const;
   /// Whether a layer, from 0, has the window.
-  bool has_window(std::int64_t layer) const {
-    return window > 0 && (global_every == 0 || (layer + 1) % global_every != 0);
-  }
+  bool has_window(std::int64_t layer) const;
+  /// Whether a layer, from 0, rotates queries and keys.
+  bool is_rotated(std::int64_t layer) const;
   /// Whether a layer, from 0, has experts.
   bool has_experts(std::int64_t layer) const;
   /// The width of one expert.
@@ -85,15 +123,19 @@ struct DecoderShape {
   std::int64_t shared_extent() const {
     return shared_expert_dim > 0 ? shared_expert_dim : shared_experts * expert_extent();
   }
-  /// The feed-forward part of a layer that has experts, and of one that has none.
-  MixtureOptions mixture() const;
+  // The parts of a layer.
+  NormOptions norm() const;
+  RotaryOptions rotary(std::int64_t layer) const;
+  AttentionOptions attention(std::int64_t layer) const;
+  LatentOptions latent(std::int64_t layer) const;
   FeedForwardOptions feed_forward() const;
+  MixtureOptions mixture() const;
 };
 
-/// x + attention(norm(x)), then x + mlp(norm(x)); with norm_results, what is added is normalized
-/// too. Optional inputs: documents and positions, of attention. A second output: that of a
-/// SparseMixture that has one. Names of norms are those of transformers: what follows attention is
-/// post_attention_layernorm, whether it normalizes the result or the sum.
+/// x + attention(norm(x)), then x + mlp(norm(x)); DecoderShape says which norms there are, and
+/// whether both parts compute the same x. Optional inputs: documents and positions, of attention. A
+/// second output: that of a SparseMixture that has one. Names of norms are those of transformers:
+/// what follows attention is post_attention_layernorm, whether it normalizes the result or the sum.
 class DecoderBlock : public Module {
  public:
   DecoderBlock(const DecoderShape& shape, std::int64_t layer);
@@ -102,6 +144,13 @@ class DecoderBlock : public Module {
   std::vector<std::string> input_names() const override;
 
  private:
+  void add_norms(const DecoderShape& shape);
+  Tensor attended(const Tensors& inputs, const Tensor& x);
+  /// A part's result as it is added.
+  Tensor finished(Tensor result, const Child& norm, const Child& dropout) const;
+
+  bool parallel_;
+  double residual_scale_;
   Child attention_norm_, mlp_norm_, attention_, mlp_, attention_dropout_, mlp_dropout_;
   Child attended_norm_, computed_norm_;  // of the results
 };
@@ -120,7 +169,7 @@ class Decoder : public Module {
   Module& embedding() const { return *embedding_; }
 
  private:
-  Child embedding_;
+  Child embedding_, embedding_norm_;
   double embedding_scale_ = 1;
   std::vector<Child> blocks_;
   Child norm_;

@@ -7,20 +7,21 @@ import :tree;
 
 export namespace tessera::nn {
 
-/// What a feed-forward part applies to its gate.
-enum class Activation { silu, gelu_tanh };
+/// What a feed-forward part applies to its gate, or between its projections.
+enum class Activation { silu, gelu_tanh, gelu, relu, squared_relu };
 
-/// A gated feed-forward part: down(activation(gate(x)) * up(x)).
+/// A feed-forward part: down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 struct FeedForwardOptions {
   std::int64_t dim = 0;
   std::int64_t width = 0;  // features between the projections
+  bool gated = true;
   Activation activation = Activation::silu;
-  bool bias = false;  // of the three projections
+  bool bias = false;  // of the projections
   double standard_deviation = 0.02;
   DType dtype = DType::f32;
 };
 
-/// x [..., dim] -> [..., dim].
+/// down(activation(gate(x)) * up(x)): x [..., dim] -> [..., dim].
 class GatedMLP : public Module {
  public:
   explicit GatedMLP(const FeedForwardOptions& options);
@@ -37,10 +38,24 @@ class GatedMLP : public Module {
   std::function<void()> between_;
 };
 
+/// down(activation(up(x))): x [..., dim] -> [..., dim].
+class PlainMLP : public Module {
+ public:
+  explicit PlainMLP(const FeedForwardOptions& options);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+ private:
+  Activation activation_;
+  Child up_, down_;
+};
+
 }  // namespace tessera::nn
 
 namespace tessera::nn {
 
+Tensor activated(Activation activation, const Tensor& x);
 /// activation(gate) * up.
 Tensor gated(Activation activation, const Tensor& gate, const Tensor& up);
 

@@ -183,15 +183,15 @@ void LanguageModel::check_part(const Tensor& part) {
 }
 
 void LanguageModel::set_cache(KeyValueCache* cache) {
-  std::vector<Attention*> attentions;
+  std::vector<AttentionLayer*> attentions;
   for (Module* const module : all_modules(*this)) {
-    if (auto* const attention = dynamic_cast<Attention*>(module)) {
+    if (auto* const attention = dynamic_cast<AttentionLayer*>(module)) {
       attentions.push_back(attention);
     }
   }
   if (std::ssize(attentions) != layers_) {
     fail({.thing = std::string(kind()),
-          .wrong = "a cache needs an Attention in each layer",
+          .wrong = "a cache needs an AttentionLayer in each layer",
           .expected = fmt::format("{}", layers_),
           .got = fmt::format("{}", attentions.size()),
           .advice = "generate with the model before its attention was replaced"});

@@ -59,7 +59,7 @@ class LanguageModel : public Module {
   void set_head_rows(std::int64_t rows);
   /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
   /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by
-  /// a module that is not an Attention.
+  /// a module that is not an AttentionLayer.
   virtual void set_cache(KeyValueCache* cache);
   /// Each block recomputes its activations in backward instead of saving them.
   virtual void set_activation_checkpointing(bool enabled) = 0;
@@ -67,7 +67,7 @@ class LanguageModel : public Module {
   CrossEntropyLoss& loss() { return *loss_; }
 
  protected:
-  /// `layers`: how many modules in it are an Attention.
+  /// `layers`: how many modules in it are an AttentionLayer.
   explicit LanguageModel(std::int64_t layers) : layers_(layers) {}
   /// Adds the child "loss" and names everything: the last call of a constructor. `head`: what
   /// makes logits of hidden_states(); none for a family that overrides forward. `softcap`: logits

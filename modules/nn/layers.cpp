@@ -84,25 +84,42 @@ Tensors Embedding::forward(const Tensors& inputs) {
   return {ops::embedding(parameters()[0].second->use(), input(inputs, 0))};
 }
 
-RMSNorm::RMSNorm(std::int64_t dim, double eps, DType dtype, bool offset)
+std::shared_ptr<Module> make_norm(std::int64_t features, const NormOptions& options, DType dtype) {
+  if (options.kind == NormOptions::Kind::rms) {
+    return std::make_shared<RMSNorm>(features, options.eps, dtype, options.offset, options.weight);
+  }
+  return std::make_shared<LayerNorm>(features, options.eps, options.bias, dtype, options.weight);
+}
+
+RMSNorm::RMSNorm(std::int64_t dim, double eps, DType dtype, bool offset, bool weight)
     : eps_(eps), offset_(offset) {
   const Initialization ones{Initialization::Kind::ones, 0};
-  add_parameter("weight",
-                std::make_shared<Parameter>(Dims{dim}, dtype, offset ? Initialization{} : ones));
+  if (weight) {
+    add_parameter("weight",
+                  std::make_shared<Parameter>(Dims{dim}, dtype, offset ? Initialization{} : ones));
+  }
 }
 
 std::string_view RMSNorm::kind() const { return "RMSNorm"; }
 std::vector<std::string> RMSNorm::input_names() const { return {"hidden_states"}; }
 
 Tensors RMSNorm::forward(const Tensors& inputs) {
+  const Tensor& x = input(inputs, 0);
+  if (parameters().empty()) {
+    const Tensor mean = ops::mean(ops::square(x), {-1}, true);
+    return {ops::mul(x, ops::rsqrt(ops::add_scalar(mean, eps_)))};
+  }
   const Tensor& weight = parameters()[0].second->use();
-  return {ops::rms_norm(input(inputs, 0), offset_ ? ops::add_scalar(weight, 1) : weight, eps_)};
+  return {ops::rms_norm(x, offset_ ? ops::add_scalar(weight, 1) : weight, eps_)};
 }
 
-LayerNorm::LayerNorm(std::int64_t dim, double eps, bool bias, DType dtype) : eps_(eps) {
-  add_parameter("weight", std::make_shared<Parameter>(
-                              Dims{dim}, dtype, Initialization{Initialization::Kind::ones, 0}));
-  if (bias) {
+LayerNorm::LayerNorm(std::int64_t dim, double eps, bool bias, DType dtype, bool weight)
+    : eps_(eps) {
+  if (weight) {
+    add_parameter("weight", std::make_shared<Parameter>(
+                                Dims{dim}, dtype, Initialization{Initialization::Kind::ones, 0}));
+  }
+  if (weight && bias) {
     add_parameter("bias", std::make_shared<Parameter>(Dims{dim}, dtype, Initialization{}));
   }
 }
@@ -111,7 +128,33 @@ std::string_view LayerNorm::kind() const { return "LayerNorm"; }
 std::vector<std::string> LayerNorm::input_names() const { return {"input"}; }
 
 Tensors LayerNorm::forward(const Tensors& inputs) {
-  return {ops::layer_norm(input(inputs, 0), parameters()[0].second->use(), bias_of(*this), eps_)};
+  const Tensor weight = parameters().empty() ? Tensor() : parameters()[0].second->use();
+  return {ops::layer_norm(input(inputs, 0), weight, bias_of(*this), eps_)};
+}
+
+HeadNorms::HeadNorms(std::int64_t heads, std::int64_t head_dim, const NormOptions& options,
+                     DType dtype) {
+  if (options.bias || options.offset) {
+    fail({.thing = "HeadNorms", .wrong = "norms of heads have neither a bias nor an offset"});
+  }
+  NormOptions plain = options;
+  plain.weight = false;
+  plain_ = attach("plain", make_norm(head_dim, plain, dtype));
+  const Initialization ones{Initialization::Kind::ones, 0};
+  add_parameter("weight", std::make_shared<Parameter>(Dims{heads, head_dim}, dtype, ones));
+  attach<LayerSplits>().declared = [this] {
+    return std::vector<LayerSplit>{{.name = "columns",
+                                    .parameters = {{parameter("weight"), Shard(0)}},
+                                    .inputs = {Shard(-2)},
+                                    .output = Shard(-2)}};
+  };
+}
+
+std::string_view HeadNorms::kind() const { return "HeadNorms"; }
+std::vector<std::string> HeadNorms::input_names() const { return {"hidden_states"}; }
+
+Tensors HeadNorms::forward(const Tensors& inputs) {
+  return {ops::mul((*plain_)(input(inputs, 0)), parameters()[0].second->use())};
 }
 
 Gelu::Gelu(bool tanh_form) : tanh_form_(tanh_form) {}

@@ -29,11 +29,27 @@ class Embedding : public Module {
   std::vector<std::string> input_names() const override;
 };
 
+/// What a norm over the last dim computes.
+struct NormOptions {
+  enum class Kind { rms, layer };
+  Kind kind = Kind::rms;
+  double eps = 1e-5;
+  bool weight = true;   // what is normalized is multiplied by weights
+  bool bias = false;    // of Kind::layer, with weights
+  bool offset = false;  // of Kind::rms: the factor is 1 + weight, and weights begin with 0 (Gemma)
+};
+
+/// An RMSNorm or a LayerNorm over this many features.
+std::shared_ptr<Module> make_norm(std::int64_t features, const NormOptions& options,
+                                  DType dtype = DType::f32);
+
 /// x / rms(x) * weight over the last dim.
 class RMSNorm : public Module {
  public:
-  /// With `offset`, the factor is 1 + weight, and weights begin with 0 (Gemma).
-  RMSNorm(std::int64_t dim, double eps, DType dtype = DType::f32, bool offset = false);
+  /// With `offset`, the factor is 1 + weight, and weights begin with 0 (Gemma). Without `weight`,
+  /// it is 1.
+  RMSNorm(std::int64_t dim, double eps, DType dtype = DType::f32, bool offset = false,
+          bool weight = true);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
@@ -46,14 +62,30 @@ class RMSNorm : public Module {
 /// (x - mean) / sqrt(var + eps) * weight (+ bias) over the last dim.
 class LayerNorm : public Module {
  public:
+  /// Without `weight`, there is no bias either.
   explicit LayerNorm(std::int64_t dim, double eps = 1e-5, bool bias = true,
-                     DType dtype = DType::f32);
+                     DType dtype = DType::f32, bool weight = true);
   std::string_view kind() const override;
   Tensors forward(const Tensors& inputs) override;
   std::vector<std::string> input_names() const override;
 
  private:
   double eps_;
+};
+
+/// Heads x [..., H, D] -> the same: a norm over each head's features, multiplied by weights of the
+/// head: weight [H, D]. Split by columns (heads), whose input and output are Shard(-2).
+class HeadNorms : public Module {
+ public:
+  /// Errors: options with a bias or an offset.
+  HeadNorms(std::int64_t heads, std::int64_t head_dim, const NormOptions& options,
+            DType dtype = DType::f32);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
+
+ private:
+  Child plain_;
 };
 
 /// x Phi(x), with the exact normal distribution or its form by tanh.

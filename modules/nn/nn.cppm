@@ -11,9 +11,10 @@ export import :packed_weight;         // PackedWeight: weights in another form
 export import :low_rank_update;       // LowRankUpdate: what is trained beside a weight
 export import :pieces;                // a model as a chain of pieces, AbsentModule
 export import :layers;                // Linear, Embedding, norms, Dropout, the loss
+export import :rotary;                // the rotation of queries and keys by their positions
 export import :attention_cache;       // keys and values so far, whole or split over ranks
-export import :attention;             // Attention with masks and a cache, PositionEmbedding
-export import :feed_forward;          // gated feed-forward parts
+export import :attention;             // Attention, LatentAttention, PositionEmbedding
+export import :feed_forward;          // feed-forward parts
 export import :mixture;               // mixtures of experts: routing, loads, balance
 export import :linear_cross_entropy;  // a product and its loss, in parts
 export import :language_model;        // LanguageModel: loss, cache, recomputed blocks

@@ -75,7 +75,7 @@ CheckReport check_library(const std::string& path, std::chrono::milliseconds lim
   report.found.file = file.path;
   report.found.refusals = file.refusals;
   if (!file.bytes.empty() || file.refusals.empty()) {
-    StampReading reading = read_stamp(file.bytes);
+    StampReading reading = stamp_of(file);
     std::move(reading.refusals.begin(), reading.refusals.end(),
               std::back_inserter(report.found.refusals));
     report.found.stamp = std::move(reading.stamp);

@@ -34,7 +34,7 @@ ScannedFile scan(const std::string& path) {
   const LibraryFile file = read_library_file(path);
   ScannedFile scanned{{file.path, std::nullopt, file.refusals, false}, file.identity};
   if (!file.bytes.empty() || file.refusals.empty()) {
-    StampReading reading = read_stamp(file.bytes);
+    StampReading reading = stamp_of(file);
     scanned.found.stamp = std::move(reading.stamp);
     std::move(reading.refusals.begin(), reading.refusals.end(),
               std::back_inserter(scanned.found.refusals));
@@ -161,7 +161,7 @@ struct Host::State {
     std::vector<std::string> refusals = file.refusals;
     StampReading reading;
     if (!file.bytes.empty() || refusals.empty()) {
-      reading = read_stamp(file.bytes);
+      reading = stamp_of(file);
       append(refusals, std::move(reading.refusals));
     }
     if (reading.stamp) {

@@ -60,6 +60,9 @@ std::string load_and_register_unguarded(const LibraryFile& file, Registrar& regi
 }  // namespace
 
 std::string load_and_register(const LibraryFile& file, Registrar& registrar) {
+  if (const DataFileFormat* const format = data_file_format(file.path)) {
+    return read_and_register(*format, file, registrar);
+  }
   try {
     return load_and_register_unguarded(file, registrar);
   } catch (const std::exception& thrown) {

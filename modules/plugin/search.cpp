@@ -21,7 +21,7 @@ void add_folder(const fs::path& folder, std::vector<Candidate>& found) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".so") {
+    if (is_plugin_name(it->path().native())) {
       names.push_back(it->path().string());
     }
   }

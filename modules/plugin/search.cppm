@@ -11,7 +11,7 @@ struct SearchOptions {
   bool standard_places = true;     // the user's folder and the installed folder
 };
 
-/// A library file found by the search, or a named path that cannot be used.
+/// A plugin's file found by the search, or a named path that cannot be used.
 struct Candidate {
   std::string path;
   std::string refusal;  // "" for a file
@@ -19,7 +19,8 @@ struct Candidate {
 
 /// All candidates in search order: named paths, TESSERA_PLUGIN_PATH (absolute entries,
 /// separated by ':'), $XDG_DATA_HOME or ~/.local/share + /tessera/plugins, lib/tessera/plugins
-/// next to libtessera.so. Of a folder: its *.so files, sorted by name. The working directory is
+/// next to libtessera.so. Of a folder: its *.so files and those of data
+/// (DataFileFormat), sorted by name. The working directory is
 /// never searched.
 std::vector<Candidate> search_libraries(const SearchOptions& options);
 

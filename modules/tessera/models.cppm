@@ -20,13 +20,14 @@ using nn::EvaluationScope, nn::freeze, nn::initialize, nn::materialize, nn::repl
 using nn::LayerSplits, nn::split_of, nn::splits_of, nn::StepEnd;
 
 // Layers.
-using nn::Activation, nn::FeedForwardOptions, nn::GatedMLP;
-using nn::Attention, nn::AttentionCache, nn::AttentionOptions, nn::KeyValueCache,
-    nn::PositionEmbedding, nn::RowDocuments;
+using nn::Activation, nn::FeedForwardOptions, nn::GatedMLP, nn::PlainMLP;
+using nn::Attention, nn::AttentionCache, nn::AttentionLayer, nn::AttentionOptions, nn::HeadNorm,
+    nn::KeyValueCache, nn::LatentAttention, nn::LatentOptions, nn::PositionEmbedding,
+    nn::RotaryOptions, nn::RowDocuments;
 using nn::balance_experts, nn::BalanceOptions, nn::Experts, nn::MixtureOptions, nn::RouterScore,
     nn::SparseMixture;
-using nn::Conv2d, nn::CrossEntropyLoss, nn::Dropout, nn::Embedding, nn::Gelu, nn::LayerNorm,
-    nn::Linear, nn::RMSNorm;
+using nn::Conv2d, nn::CrossEntropyLoss, nn::Dropout, nn::Embedding, nn::Gelu, nn::HeadNorms,
+    nn::LayerNorm, nn::Linear, nn::make_norm, nn::NormOptions, nn::RMSNorm;
 using nn::linear_cross_entropy, nn::LinearCrossEntropy;
 
 // Language models.

@@ -87,6 +87,28 @@ on = ["model.layers.*", "."]
 )",
                          3};
 
+/// Captured steps of a family, by both executors, beside eager ones.
+void captured_as_eager(const Family& family) {
+  INFO(family.name);
+  const Curve curve(family.folder, family.name);
+  const Folder folder;
+  const Layout where = split_heads(family.name);
+  const auto run = [&](const char* name, const std::string& more) {
+    return equivalence::train(folder, name, curve.config, where,
+                              family.plugin + "checkpoint.every=0" + more);
+  };
+  const auto eager = run("eager", "");
+  for (const char* executor : {"planned", "compiled"}) {
+    CHECK(same_bits(run("captured", std::string(" graph.capture=true graph.executor=") + executor),
+                    eager));
+  }
+}
+
+/// Those with what no other has: windows with bases of their own, experts with groups and a bias.
+bool is_unlike_others(const Family& family) {
+  return family.name == "gemma3" || family.name == "dots1" || family.name == "qwen2_moe";
+}
+
 }  // namespace
 
 TEST_CASE("decoders of every family follow PyTorch's curves", "[decoders]") {
@@ -94,6 +116,12 @@ TEST_CASE("decoders of every family follow PyTorch's curves", "[decoders]") {
     const Curve curve(folder, name);
     follows(curve, kOneRank, plugin);
     follows(curve, split_heads(name), plugin);
+  }
+}
+
+TEST_CASE("decoders that recompute activations follow PyTorch's curves", "[.long]") {
+  for (const auto& [folder, name, plugin] : kFamilies) {
+    const Curve curve(folder, name);
     for (const Layout& where : {kSharded, split_heads(name)}) {
       follows(curve, where,
               plugin + "train.micro_batch=" + std::to_string(where.micro_batch) +
@@ -103,27 +131,24 @@ TEST_CASE("decoders of every family follow PyTorch's curves", "[decoders]") {
 }
 
 TEST_CASE("captured steps of decoders have the bits of eager ones", "[decoders]") {
-  for (const auto& [data, name, plugin] : kFamilies) {
-    INFO(name);
-    const Curve curve(data, name);
-    const Folder folder;
-    const Layout where = split_heads(name);
-    const auto eager =
-        equivalence::train(folder, "eager", curve.config, where, plugin + "checkpoint.every=0");
-    for (const char* executor : {"planned", "compiled"}) {
-      CHECK(same_bits(equivalence::train(folder, "captured", curve.config, where,
-                                         plugin +
-                                             "checkpoint.every=0 graph.capture=true "
-                                             "graph.executor=" +
-                                             executor),
-                      eager));
+  for (const Family& family : kFamilies) {
+    if (is_unlike_others(family)) {
+      captured_as_eager(family);
+    }
+  }
+}
+
+TEST_CASE("captured steps of the other decoders have the bits of eager ones", "[.long]") {
+  for (const Family& family : kFamilies) {
+    if (!is_unlike_others(family)) {
+      captured_as_eager(family);
     }
   }
 }
 
 TEST_CASE("exported decoders hold the tensors and words that were read", "[decoders]") {
   for (const auto& [folder, name, plugin] : kFamilies) {
-    for (const Layout& where : {kOneRank, split_heads(name)}) {
+    for (const Layout& where : {split_heads(name)}) {
       INFO(name << " on " << where.name);
       const Folder own;
       std::vector<std::int32_t> ids(12 * 8 + 1);

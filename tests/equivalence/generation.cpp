@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "catch.hpp"
+#include "greedy.hpp"
 #include "small_model.hpp"
 #include "support.hpp"
 
@@ -64,36 +64,7 @@ TEST_CASE("greedy text is the same again, and goes on from any of its beginnings
 
 namespace {
 
-/// A tokenizer with the words t0, t1... for a model of token ids.
-std::string words_tokenizer(const Folder& folder, int vocab) {
-  nlohmann::json words;
-  for (int id = 0; id < vocab; ++id) {
-    words["t" + std::to_string(id)] = id;
-  }
-  const nlohmann::json tokenizer = {
-      {"version", "1.0"},
-      {"truncation", nullptr},
-      {"padding", nullptr},
-      {"added_tokens", nlohmann::json::array()},
-      {"normalizer", nullptr},
-      {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
-      {"post_processor", nullptr},
-      {"decoder", nullptr},
-      {"model", {{"type", "WordLevel"}, {"vocab", words}, {"unk_token", "t0"}}}};
-  return folder.write("tokenizer.json", tokenizer.dump());
-}
-
 using Ids = std::vector<int>;
-
-/// The tokens that follow each prompt.
-std::vector<Ids> continued(const std::string& command) {
-  std::istringstream lines(succeed(command));
-  std::vector<Ids> all;
-  for (std::string line; std::getline(lines, line);) {
-    all.push_back(nlohmann::json::parse(line)["tokens"].get<Ids>());
-  }
-  return all;
-}
 
 /// A stored folder with transformers' greedy texts.
 class StoredTexts {
@@ -103,21 +74,17 @@ class StoredTexts {
     const auto config = nlohmann::json::parse(equivalence::read_file(model + "/config.json"));
     std::string prompts;
     for (const auto& text : stored["texts"]) {
-      std::string prompt;
-      for (const int id : text["prompt"]) {
-        prompt += "t" + std::to_string(id) + " ";
-      }
-      prompts += prompt + "\n";
+      prompts += equivalence::prompt_of(text["prompt"].get<Ids>()) + "\n";
       expected_.push_back(text["tokens"].get<Ids>());
     }
     command = "generate '" + model + "' --prompts '" + folder_.write("prompts.txt", prompts) +
               "' --json --temperature 0 --repetition-penalty 1.5 --tokens 24 --tokenizer '" +
-              words_tokenizer(folder_, config["vocab_size"]) + "' ";
+              equivalence::words_tokenizer(folder_, config["vocab_size"]) + "' ";
   }
 
   void check(const std::string& more) const {
     INFO(name << " " << more);
-    const std::vector<Ids> got = continued(command + more);
+    const std::vector<Ids> got = equivalence::continued(command + more);
     REQUIRE(got.size() == expected_.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
       INFO("prompt " << i);

@@ -57,7 +57,7 @@ class LimitedMixture : public nn::Module {
 
 class LimitedMixtral final : public models::DecoderFamily {
  public:
-  LimitedMixtral() : DecoderFamily(models::mixtral_traits()) {}
+  LimitedMixtral() : DecoderFamily(models::decoder_traits("mixtral")) {}
 
   std::shared_ptr<nn::LanguageModel> build(const models::ModelSizes& sizes,
                                            double dropout) const override {

@@ -9,6 +9,7 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.nn;
+import tessera.models;
 import tessera.runs;
 import tessera.app.base;
 import tessera.app.config;
@@ -42,6 +43,24 @@ const fuzz::Target config_override{
           app::parse_config("[data]\ntext = [\"a.txt\"]\n[mesh]\naxes = [\"a\"]\nshape = [2]\n",
                             "/folder/run.toml", overrides));
     }};
+
+const fuzz::Target family_file{
+    "family_file",
+    [](std::string_view input) {
+      const models::FamilyFile file = models::read_family_file("a.family.toml", input);
+      const models::DecoderFamily family(file.traits);
+      models::ModelSizes sizes;
+      sizes.vocab = 16;
+      sizes.values = models::ModelValues(family.keys());
+      if (family.complete(sizes).empty()) {
+        static_cast<void>(family.parameters(sizes));
+        static_cast<void>(family.tensors(sizes));
+        static_cast<void>(family.write(sizes));
+      }
+    },
+    {"modules/models/families/llama.family.toml", "modules/models/families/gpt_neox.family.toml",
+     "modules/models/families/stablelm.family.toml", "modules/models/families/smollm3.family.toml",
+     "modules/models/families/qwen2_moe.family.toml"}};
 
 const fuzz::Target model_config{
     "model_config",

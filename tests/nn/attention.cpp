@@ -201,7 +201,7 @@ TEST_CASE("attention, causal or not, with and without masks") {
 
 TEST_CASE("attention rotates by positions that are counted or given") {
   nn::AttentionOptions chosen = options();
-  chosen.rope_theta = 50;
+  chosen.rotary.theta = 50;
   nn::Attention attention(chosen);
   fill(attention);
   const Tensor x = input();
@@ -247,7 +247,7 @@ TEST_CASE("no query sees another document, in each form of attention") {
 
 TEST_CASE("attention with a cache continues a sequence, causal or with a mask") {
   nn::AttentionOptions chosen = options();
-  chosen.rope_theta = 50;
+  chosen.rotary.theta = 50;
   nn::Attention attention(chosen);
   fill(attention);
   const NoGrad no_grad;
@@ -415,7 +415,7 @@ TEST_CASE("sizes of attention that do not fit are refused") {
   CHECK(refused([](auto& o) { o.dim = 10; }).find("heads must divide dim") != std::string::npos);
   CHECK(refused([](auto& o) {
           o.head_dim = 3;
-          o.rope_theta = 50;
+          o.rotary.theta = 50;
         }) == "attention: the rotary embedding needs an even head_dim (got 3)");
 }
 

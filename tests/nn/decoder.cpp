@@ -251,14 +251,14 @@ TEST_CASE("windows, caps and norms of heads are the same with a cache") {
                                           .factor = 4,
                                           .original_positions = 16},
                          .local_rope_theta = 100,
-                         .query_key_norm = true,
+                         .query_key_norm = nn::HeadNorm::shared,
                          .score_dim = 3,
                          .attention_softcap = 0.5,
                          .window = 7,
                          .global_every = 2,
-                         .activation = nn::Activation::gelu_tanh,
-                         .norm_results = true,
                          .norm_offset = true,
+                         .norm_results = true,
+                         .activation = nn::Activation::gelu_tanh,
                          .scale_embeddings = true,
                          .logit_softcap = 0.8,
                          .standard_deviation = 0.3,
@@ -474,7 +474,7 @@ Trained trained(const nn::DecoderShape& shape, const Row& row, std::size_t from,
 TEST_CASE("the loss of a document is bit-identical whatever document is beside it") {
   const auto with = [](DType dtype, std::int64_t experts) {
     nn::DecoderShape shape = small_shape();
-    shape.query_key_norm = true;
+    shape.query_key_norm = nn::HeadNorm::shared;
     shape.dtype = dtype;
     shape.experts = experts;
     shape.experts_per_token = 2;

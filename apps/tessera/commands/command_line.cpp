@@ -26,6 +26,7 @@ import tessera.pipeline;
 import tessera.runs;
 import tessera.app.base;
 import :command_tree;
+import :model;
 import :plugin;
 import :text_commands;
 import :tools;
@@ -67,6 +68,7 @@ class CommandLine {
     add_blackbox();
     add_runs();
     add_graph();
+    add_model_command(app_, chosen);
     add_plugin_command(app_, chosen, [this]() -> const Tools& { return this->tools(); });
   }
 

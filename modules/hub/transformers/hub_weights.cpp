@@ -34,7 +34,26 @@ Dims turned(const Dims& shape, const HubTensor& entry) {
 /// Whether the tensor has the form that the entry is made for.
 bool fits(const Dims& stored, const HubTensor& entry) {
   return stored.size() > parts_dim(entry) && (!entry.transposed || stored.size() == 2) &&
-         stored[parts_dim(entry)] % entry.parts == 0;
+         stored[parts_dim(entry)] % (entry.parts * entry.groups) == 0;
+}
+
+/// Consecutive indices along the dim of the parts: of the parameter and of the folder's tensor.
+struct PartRun {
+  std::int64_t own = 0;
+  std::int64_t stored = 0;
+  std::int64_t count = 0;
+};
+
+/// The runs of an entry of which each group has one. `extent`: of the folder's tensor.
+std::vector<PartRun> runs_of(const HubTensor& entry, std::int64_t extent) {
+  const std::int64_t group = extent / entry.groups;
+  const std::int64_t part = group / entry.parts;
+  const std::int64_t count = part * entry.parts_taken;
+  std::vector<PartRun> runs;
+  for (std::int64_t g = 0; g < entry.groups; ++g) {
+    runs.push_back({g * count, g * group + entry.part * part, count});
+  }
+  return runs;
 }
 
 /// The name of entry `number` of a stacked parameter.
@@ -167,10 +186,22 @@ void HubWeights::copy_box(const std::string& name, const LocalPart& box, const T
     return;
   }
   const HubTensor& entry = entries_.at(name);
-  LocalPart inside{turned(box.offset, entry), turned(box.shape, entry)};
-  const std::int64_t extent = folder_.info(entry.tensor).shape[parts_dim(entry)] / entry.parts;
-  inside.offset[parts_dim(entry)] += entry.part * extent;
-  folder_.read(entry.tensor, inside, entry.transposed ? ops::transpose(into, 0, 1) : into);
+  const int dim = parts_dim(entry);
+  const LocalPart outside{turned(box.offset, entry), turned(box.shape, entry)};
+  const Tensor target = entry.transposed ? ops::transpose(into, 0, 1) : into;
+  for (const PartRun& run : runs_of(entry, folder_.info(entry.tensor).shape[dim])) {
+    const std::int64_t begin = std::max(outside.offset[dim], run.own);
+    const std::int64_t end =
+        std::min(outside.offset[dim] + outside.shape[dim], run.own + run.count);
+    if (begin >= end) {
+      continue;
+    }
+    LocalPart inside = outside;
+    inside.offset[dim] = run.stored + begin - run.own;
+    inside.shape[dim] = end - begin;
+    folder_.read(entry.tensor, inside,
+                 ops::narrow(target, dim, begin - outside.offset[dim], end - begin));
+  }
 }
 
 HubExport::HubExport(const TensorSource& model, const std::string& prefix,
@@ -235,19 +266,19 @@ void HubExport::copy_box(const std::string& name, const LocalPart& box, const Te
   const Dims& shape = info(name).shape;
   for (const HubTensor& entry : parts_.at(name)) {
     const int dim = parts_dim(entry);
-    const std::int64_t extent = shape[dim] / entry.parts;
-    const std::int64_t begin = std::max(box.offset[dim], entry.part * extent);
-    const std::int64_t end =
-        std::min(box.offset[dim] + box.shape[dim], (entry.part + entry.parts_taken) * extent);
-    if (begin >= end) {
-      continue;
+    for (const PartRun& run : runs_of(entry, shape[dim])) {
+      const std::int64_t begin = std::max(box.offset[dim], run.stored);
+      const std::int64_t end = std::min(box.offset[dim] + box.shape[dim], run.stored + run.count);
+      if (begin >= end) {
+        continue;
+      }
+      LocalPart inside = box;
+      inside.offset[dim] = run.own + begin - run.stored;
+      inside.shape[dim] = end - begin;
+      const Tensor part = ops::narrow(into, dim, begin - box.offset[dim], end - begin);
+      model_.read(entry.parameter, {turned(inside.offset, entry), turned(inside.shape, entry)},
+                  entry.transposed ? ops::transpose(part, 0, 1) : part);
     }
-    LocalPart inside = box;
-    inside.offset[dim] = begin - entry.part * extent;
-    inside.shape[dim] = end - begin;
-    const Tensor part = ops::narrow(into, dim, begin - box.offset[dim], end - begin);
-    model_.read(entry.parameter, {turned(inside.offset, entry), turned(inside.shape, entry)},
-                entry.transposed ? ops::transpose(part, 0, 1) : part);
   }
 }
 

@@ -208,7 +208,7 @@ const std::vector<Kind> kKinds = {
      .window = 6,
      .documents = true,
      .kv_heads = 1,
-     .query_key_norm = true}};
+     .query_key_norm = nn::HeadNorm::shared}};
 
 bool splits_heads(const Kind& kind, std::int64_t parts) { return kind.kv_heads % parts == 0; }
 

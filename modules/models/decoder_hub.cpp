@@ -1,0 +1,654 @@
+// Decoders in Hugging Face's format: config.json, and the names of a folder's tensors.
+module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+module tessera.models;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+import :decoder_family;
+import :decoder_values;
+
+namespace tessera::models {
+namespace {
+
+constexpr std::string_view full = "full_attention";
+constexpr std::string_view sliding = "sliding_attention";
+constexpr std::string_view layers_prefix = "model.layers.*";
+
+using Kind = ops::RotaryScaling::Kind;
+
+std::string layer_name(std::int64_t layer) { return fmt::format("model.layers.{}.", layer); }
+
+/// The amplitude that transformers assumes, as HubConfig::rope reads it.
+double yarn_amplitude(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
+
+/// rope_scaling of config.json without its brackets. `stretch`: nn::RotaryOptions'.
+/// `amplitude_follows`: the caller writes it.
+std::string scaling_json(const ops::RotaryScaling& scaling, double stretch = 0,
+                         bool amplitude_follows = false) {
+  const auto text = [](const char* key, double value) {
+    return fmt::format(R"(, "{}": {})", key, HubKey(key, value).json);
+  };
+  if (stretch > 0) {
+    return R"("rope_type": "dynamic")" + text("factor", stretch);
+  }
+  std::string json;
+  for (const RopeKind& known : rope_kinds) {
+    if (known.kind == scaling.kind && json.empty()) {
+      json = fmt::format(R"("rope_type": "{}")", known.hub);
+    }
+  }
+  if (scaling.kind != Kind::none) {
+    json += text("factor", scaling.factor);
+  }
+  if (scaling.kind == Kind::llama3) {
+    json += text("low_freq_factor", scaling.low) + text("high_freq_factor", scaling.high);
+  } else if (scaling.kind == Kind::yarn) {
+    // What transformers assumes is left out, as it does.
+    json += scaling.low == 1 ? "" : text("beta_slow", scaling.low);
+    json += scaling.high == 32 ? "" : text("beta_fast", scaling.high);
+    json += scaling.amplitude == yarn_amplitude(scaling.factor) || amplitude_follows
+                ? ""
+                : text("attention_factor", scaling.amplitude);
+    json += scaling.whole_dims ? "" : R"(, "truncate": false)";
+  }
+  if (scaling.kind == Kind::llama3 || scaling.kind == Kind::yarn) {
+    json += fmt::format(R"(, "original_max_position_embeddings": {})",
+                        static_cast<std::int64_t>(scaling.original_positions));
+  }
+  return json;
+}
+
+/// rope_parameters of config.json.
+std::string rope_json(double theta, const std::string& scaling, const std::string& share) {
+  return fmt::format(R"({{{}"rope_theta": {}, {}}})", share, HubKey("rope_theta", theta).json,
+                     scaling);
+}
+
+/// A size that config.json has under one of the property's names.
+std::int64_t read_size(HubConfig& config, const DecoderProperty& property, std::int64_t absent) {
+  const auto limit = static_cast<std::int64_t>(property.range.high.value_or(0x1p40));
+  constexpr std::int64_t none = -1;
+  const std::int64_t other = property.also.empty() ? none : config.size(property.also, limit, none);
+  const std::int64_t value = config.size(property.hub, limit, other == none ? absent : other);
+  if (other != none && value != other) {
+    config.problem(fmt::format("{} {} and {} {} are not one number", property.hub, value,
+                               property.also, other));
+  }
+  return value;
+}
+
+/// A text of config.json in the word that the property has for it.
+std::string read_word(HubConfig& config, const DecoderProperty& property) {
+  const auto& absent = std::get<std::string>(property.absent);
+  const std::string text = config.text(property.hub, "");
+  if (text.empty()) {
+    return absent;
+  }
+  std::vector<std::string> known;
+  for (const auto& [hub, own] : property.words) {
+    if (hub == text) {
+      return own;
+    }
+    known.push_back(hub);
+  }
+  config.problem(fmt::format("{} \"{}\" is not supported (only {})", property.hub, shown(text),
+                             join_words(known)));
+  return absent;
+}
+
+/// The layers, from 0, whose number in the list is 0.
+std::vector<std::int64_t> zeros_of(HubConfig& config, const DecoderProperty& property,
+                                   std::int64_t layers) {
+  const std::vector<std::int64_t> marks = config.numbers(property.hub, 1);
+  std::vector<std::int64_t> zeros;
+  if (!marks.empty() && std::ssize(marks) != layers) {
+    config.problem(fmt::format("{}: expected a number for each of {} layers, got {}", property.hub,
+                               layers, marks.size()));
+  }
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    if (marks[i] == 0) {
+      zeros.push_back(static_cast<std::int64_t>(i));
+    }
+  }
+  return zeros;
+}
+
+/// A list of words without quotes in them as JSON.
+std::string json_list(const std::vector<std::string>& words) {
+  std::string json;
+  for (const std::string& word : words) {
+    json += fmt::format(R"({}"{}")", json.empty() ? "" : ",", word);
+  }
+  return "[" + json + "]";
+}
+
+/// Where a folder has the experts of a layer: one by one, or as transformers 5 has them in memory.
+/// `own`: the layer's name in the model; `stored`: in the folder.
+void add_experts(std::vector<HubTensor>& all, const std::string& layer, const std::string& stored,
+                 const HubExperts& names) {
+  const std::string own = layer + "mlp.experts.";
+  all.push_back({.parameter = layer + "mlp.gate.weight", .tensor = stored + names.router});
+  all.push_back({.parameter = layer + "mlp.shared_expert_gate.weight",
+                 .tensor = stored + names.shared_gate + "weight"});
+  if (!names.bias.empty()) {
+    all.push_back({.parameter = layer + "mlp.choice_bias", .tensor = stored + names.bias});
+  }
+  for (const auto& [matrix, name] :
+       {std::pair{"gate_proj", &names.gate}, {"up_proj", &names.up}, {"down_proj", &names.down}}) {
+    if (!names.gate.empty()) {
+      all.push_back({.parameter = own + matrix, .tensor = stored + *name, .stacked = true});
+    }
+    const std::string shared = std::string(matrix) + ".weight";
+    all.push_back({.parameter = layer + "mlp.shared_expert." + shared,
+                   .tensor = stored + names.shared + shared});
+  }
+  const std::string both = stored + names.gate_up;
+  all.push_back({.parameter = own + "gate_proj", .tensor = both, .part = 0, .parts = 2, .dim = 1});
+  all.push_back({.parameter = own + "up_proj", .tensor = both, .part = 1, .parts = 2, .dim = 1});
+  all.push_back({.parameter = own + "down_proj", .tensor = stored + names.all_down});
+}
+
+/// `own`: the layer's name in the model; `stored`: in the folder.
+void add_fused(std::vector<HubTensor>& all, const std::string& layer, const std::string& stored,
+               const FusedModule& fused, const nn::DecoderShape& shape) {
+  const auto heads = static_cast<int>(shape.heads);
+  const auto keys = static_cast<int>(shape.kv_heads);
+  const int groups = fused.by_key_heads ? keys : 1;
+  // How many equal parts of a group a module is.
+  const auto extent = [&](const std::string& own) {
+    return own == "self_attn.q_proj"                                ? heads / groups
+           : own == "self_attn.k_proj" || own == "self_attn.v_proj" ? keys / groups
+                                                                    : 1;
+  };
+  int parts = 0;
+  for (const std::string& own : fused.parts) {
+    parts += extent(own);
+  }
+  int part = 0;
+  for (const std::string& own : fused.parts) {
+    for (const char* what : {".weight", ".bias"}) {
+      all.push_back({.parameter = layer + own + what,
+                     .tensor = stored + fused.stored + what,
+                     .part = part,
+                     .parts = parts,
+                     .parts_taken = extent(own),
+                     .groups = groups});
+    }
+    part += extent(own);
+  }
+}
+
+/// A module's weight and bias under another name; where that has a `*`, a tensor for each entry of
+/// the weight's first dim.
+void rename(std::vector<HubTensor>& all, const std::string& own, const std::string& stored) {
+  if (own == stored) {
+    return;
+  }
+  const bool stacked = stored.find('*') != std::string::npos;
+  all.push_back({.parameter = own + ".weight", .tensor = stored + ".weight", .stacked = stacked});
+  if (!stacked) {
+    all.push_back({.parameter = own + ".bias", .tensor = stored + ".bias"});
+  }
+}
+
+bool is_outside_of_layers(const std::string& module) {
+  return module.starts_with("model.") || module == "lm_head";
+}
+
+}  // namespace
+
+std::vector<std::string> decoder_size_keys() {
+  return {"vocab",    "dim",     "layers",        "heads",    "kv_heads",
+          "head_dim", "ffn_dim", "max_positions", "norm_eps", "tie_embeddings"};
+}
+
+std::vector<std::string> decoder_modules() {
+  return {"model.embed_tokens",
+          "model.norm",
+          "lm_head",
+          "input_layernorm",
+          "post_attention_layernorm",
+          "pre_feedforward_layernorm",
+          "post_feedforward_layernorm",
+          "self_attn.q_proj",
+          "self_attn.k_proj",
+          "self_attn.v_proj",
+          "self_attn.o_proj",
+          "self_attn.gate_proj",
+          "self_attn.q_norm",
+          "self_attn.k_norm",
+          "self_attn.q_a_proj",
+          "self_attn.q_a_layernorm",
+          "self_attn.q_b_proj",
+          "self_attn.kv_a_proj_with_mqa",
+          "self_attn.kv_a_layernorm",
+          "self_attn.kv_b_proj",
+          "mlp.gate_proj",
+          "mlp.up_proj",
+          "mlp.down_proj"};
+}
+
+std::string DecoderFamily::hub_size(const std::string& key) const {
+  if (const auto own = traits_.hub_sizes.find(key); own != traits_.hub_sizes.end()) {
+    return own->second;
+  }
+  static const std::map<std::string, std::string> usual = {
+      {"vocab", "vocab_size"},
+      {"dim", "hidden_size"},
+      {"layers", "num_hidden_layers"},
+      {"heads", "num_attention_heads"},
+      {"kv_heads", "num_key_value_heads"},
+      {"head_dim", "head_dim"},
+      {"ffn_dim", "intermediate_size"},
+      {"max_positions", "max_position_embeddings"},
+      {"norm_eps", "rms_norm_eps"},
+      {"tie_embeddings", "tie_word_embeddings"}};
+  return usual.at(key);
+}
+
+void DecoderFamily::read_sizes(HubConfig& config, ModelSizes& sizes) const {
+  const DecoderTraits::HubDefaults& absent = traits_.absent;
+  // A size that has no key is what a config has without it.
+  const auto size = [&](const std::string& key, std::int64_t limit, std::int64_t otherwise) {
+    const std::string hub = hub_size(key);
+    return hub.empty()     ? otherwise
+           : otherwise < 0 ? config.size(hub, limit)
+                           : config.size(hub, limit, otherwise);
+  };
+  sizes.vocab = size("vocab", widest, -1);
+  const std::int64_t dim = size("dim", widest, -1);
+  const std::int64_t heads = size("heads", most, -1);
+  const double ffn = absent.ffn_per_dim * static_cast<double>(dim);
+  sizes.max_positions = size("max_positions", most_positions, absent.max_positions);
+  sizes.values.set("dim", dim);
+  sizes.values.set("layers", size("layers", most, -1));
+  sizes.values.set("heads", heads);
+  sizes.values.set("kv_heads",
+                   size("kv_heads", most, absent.kv_heads > 0 ? absent.kv_heads : heads));
+  sizes.values.set("head_dim", size("head_dim", widest, absent.head_dim));
+  sizes.values.set("ffn_dim",
+                   size("ffn_dim", widest, ffn > 0 ? static_cast<std::int64_t>(ffn) : -1));
+  const std::string eps = hub_size("norm_eps");
+  sizes.values.set("norm_eps",
+                   eps.empty() ? absent.norm_eps : config.positive(eps, absent.norm_eps));
+  sizes.values.set("tie_embeddings",
+                   config.flag(hub_size("tie_embeddings"), absent.tie_embeddings));
+}
+
+ModelSizes DecoderFamily::read(HubConfig& config) const {
+  for (const FixedHubKey& fixed : traits_.fixed_keys) {
+    config.only(fixed.key, fixed.json, fixed.reason);
+  }
+  if (traits_.experts) {
+    config.only("mlp_layer_types", "null", "other keys say which layers have experts");
+  } else {
+    config.only_entries("mlp_layer_types", "\"dense\"", "every feed-forward part is dense");
+  }
+  config.ignore(traits_.ignored_keys);
+  ModelSizes sizes;
+  read_sizes(config, sizes);
+  read_properties(config, sizes);
+  read_rope(config, sizes);
+  check_layer_types(config, sizes);
+  if (config.sound()) {
+    for (const ValueConflict& misfit : misfits_of(shape_of(sizes))) {
+      config.problem(misfit.hub);
+    }
+  }
+  const std::int64_t given_head = sizes.values.integer("head_dim");
+  sizes.values.set("head_dim", given_head > 0
+                                   ? given_head
+                                   : sizes.values.integer("dim") / sizes.values.integer("heads"));
+  return sizes;
+}
+
+void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
+  if (!traits_.rope_keys) {
+    sizes.values.set("rope_theta", traits_.absent.rope_theta);
+    return;
+  }
+  // Its key where a family's folders do not name it as Llama's do.
+  const auto other_key = [&](const char* key, double absent) {
+    const auto found = traits_.hub_sizes.find(key);
+    return found == traits_.hub_sizes.end() ? absent : config.positive(found->second, absent);
+  };
+  std::vector<std::string> kinds = {"default"};
+  if (traits_.scaled_rope) {
+    kinds.clear();
+    for (const RopeKind& known : rope_kinds) {
+      kinds.emplace_back(known.hub);
+    }
+  }
+  HubRope rope = config.rope(kinds, other_key("rope_theta", traits_.absent.rope_theta),
+                             traits_.shape.local_rope_theta > 0 ? std::string(full) : "",
+                             {.share = traits_.partial_rope, .alpha = traits_.rope_alpha});
+  sizes.values.set("rope_theta", rope.theta);
+  if (has_key("latent_rank")) {
+    const auto head = static_cast<double>(sizes.values.integer("plain_dim") +
+                                          sizes.values.integer("rotated_dim"));
+    sizes.values.set("attention_scale",
+                     rope.score_scale == 1 ? 0 : rope.score_scale / std::sqrt(head));
+  }
+  if (traits_.partial_rope) {
+    const double share = config.positive("partial_rotary_factor",
+                                         other_key("rotary_share", traits_.absent.rotary_share));
+    sizes.values.set("rotary_share", rope.share > 0 ? rope.share : share);
+  }
+  if (traits_.shape.local_rope_theta > 0) {
+    const double given = sizes.values.number("local_rope_theta");
+    sizes.values.set("local_rope_theta", config.rope_theta_of(std::string(sliding), given));
+  }
+  if (!traits_.scaled_rope) {
+    return;
+  }
+  if (rope.alpha > 0) {  // a larger base, and nothing else
+    const std::int64_t given = sizes.values.integer("head_dim");
+    const auto dims = static_cast<double>(
+        given > 0 ? given : sizes.values.integer("dim") / sizes.values.integer("heads"));
+    rope = {.theta = rope.theta * std::pow(rope.alpha, dims / (dims - 2)), .share = rope.share};
+    sizes.values.set("rope_theta", rope.theta);
+  }
+  for (const RopeKind& known : rope_kinds) {
+    if (rope.kind == known.hub) {
+      sizes.values.set("rope_scaling", std::string(known.key));
+    }
+  }
+  sizes.values.set("rope_factor", rope.factor);
+  sizes.values.set("rope_original_positions", rope.original_positions);
+  sizes.values.set("rope_low", rope.low);
+  sizes.values.set("rope_high", rope.high);
+  sizes.values.set("rope_amplitude", rope.amplitude);
+  sizes.values.set("rope_whole_dims", rope.whole_dims);
+}
+
+void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const {
+  std::vector<std::string> replaced;
+  for (const DecoderProperty& property : traits_.properties) {
+    const bool null = config.is_null(property.hub);
+    if (const bool* const flag = std::get_if<bool>(&property.absent)) {
+      sizes.values.set(property.key, config.flag(property.hub, !null && *flag));
+    } else if (const auto* const size = std::get_if<std::int64_t>(&property.absent)) {
+      sizes.values.set(property.key, read_size(config, property, null ? std::int64_t{0} : *size));
+    } else if (std::holds_alternative<std::string>(property.absent)) {
+      sizes.values.set(property.key, read_word(config, property));
+    } else if (property.form == HubForm::zeros) {
+      sizes.values.set(property.key, zeros_of(config, property, sizes.values.integer("layers")));
+      if (!property.replaces.empty() && config.has(property.hub)) {
+        replaced.push_back(property.replaces);
+      }
+    } else if (std::holds_alternative<std::vector<std::int64_t>>(property.absent)) {
+      sizes.values.set(property.key, config.numbers(property.hub, most_positions));
+    } else {
+      const double absent = null ? 0 : std::get<double>(property.absent);
+      sizes.values.set(property.key, config.positive(property.hub, absent));
+    }
+  }
+  for (const std::string& key : replaced) {
+    sizes.values.set(key, std::int64_t{0});
+  }
+}
+
+void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) const {
+  const std::vector<std::string> types = config.texts("layer_types");
+  if (types.empty()) {
+    return;
+  }
+  const auto period = std::ranges::find(traits_.properties, "global_every", &DecoderProperty::key);
+  if (period != traits_.properties.end()) {
+    const auto first = std::ranges::find(types, full);
+    sizes.values.set("global_every",
+                     first == types.end() ? std::int64_t{0} : first - types.begin() + 1);
+  }
+  nn::DecoderShape shape = shape_of(sizes);
+  if (std::ssize(types) != shape.layers) {
+    config.problem(fmt::format("layer_types: expected one type for each of {} layers, got {}",
+                               shape.layers, types.size()));
+    return;
+  }
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    const std::string_view expected = shape.has_window(layer) ? sliding : full;
+    const std::string& type = types[static_cast<std::size_t>(layer)];
+    if (type != expected) {
+      config.problem(fmt::format("layer_types {} is not supported: layer {} must have \"{}\"",
+                                 shown(json_list(types), 60), layer, expected));
+      return;
+    }
+  }
+}
+
+std::vector<HubKey> DecoderFamily::written_sizes(const ModelSizes& sizes) const {
+  const ModelValues& values = sizes.values;
+  const std::pair<const char*, HubKey> all[] = {
+      {"vocab", {"", sizes.vocab}},
+      {"dim", {"", values.integer("dim")}},
+      {"ffn_dim", {"", values.integer("ffn_dim")}},
+      {"layers", {"", values.integer("layers")}},
+      {"heads", {"", values.integer("heads")}},
+      {"kv_heads", {"", values.integer("kv_heads")}},
+      {"head_dim", {"", values.integer("head_dim")}},
+      {"norm_eps", {"", values.number("norm_eps")}},
+      {"tie_embeddings", {"", values.flag("tie_embeddings")}},
+      {"max_positions", {"", sizes.max_positions}}};
+  std::vector<HubKey> written;
+  for (const auto& [key, value] : all) {
+    if (const std::string hub = hub_size(key); !hub.empty()) {
+      written.push_back(HubKey::raw(hub, value.json));
+    }
+  }
+  return written;
+}
+
+void DecoderFamily::write_rope(const nn::DecoderShape& shape, std::vector<HubKey>& all) const {
+  if (!traits_.rope_keys) {
+    return;
+  }
+  std::string share;
+  if (traits_.partial_rope) {
+    const HubKey part("partial_rotary_factor", shape.rotary_share);
+    share = fmt::format(R"("partial_rotary_factor": {}, )", part.json);
+    all.push_back(part);
+  }
+  const bool local = traits_.shape.local_rope_theta > 0;
+  const bool scaled_scores =
+      shape.latent_rank > 0 && shape.attention_scale > 0 && shape.rope_scaling.factor > 1;
+  std::string scaling = scaling_json(shape.rope_scaling, shape.rope_stretch, scaled_scores);
+  if (scaled_scores) {
+    // Its square follows from mscale_all_dim, by which transformers scales the amplitude too.
+    const auto head = static_cast<double>(shape.plain_dim + shape.rotated_dim);
+    const double by = std::sqrt(shape.attention_scale * std::sqrt(head));
+    scaling += fmt::format(R"(, "mscale_all_dim": {}, "attention_factor": {})",
+                           HubKey("", (by - 1) / (0.1 * std::log(shape.rope_scaling.factor))).json,
+                           HubKey("", shape.rope_scaling.amplitude).json);
+  }
+  const std::string rope = rope_json(shape.rope_theta, scaling, share);
+  // transformers 4 reads rope_theta and rope_scaling, transformers 5 rope_parameters.
+  all.emplace_back("rope_theta", shape.rope_theta);
+  all.push_back(
+      HubKey::raw("rope_parameters",
+                  local ? fmt::format(R"({{"{}": {}, "{}": {}}})", full, rope, sliding,
+                                      rope_json(shape.local_rope_theta, scaling_json({}), share))
+                        : rope));
+  if (traits_.scaled_rope) {
+    const bool none = shape.rope_scaling.kind == Kind::none && shape.rope_stretch == 0;
+    all.push_back(HubKey::raw("rope_scaling", none ? "null" : fmt::format("{{{}}}", scaling)));
+  }
+}
+
+void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey>& all) const {
+  const ModelValues& values = sizes.values;
+  for (const DecoderProperty& property : traits_.properties) {
+    if (std::holds_alternative<bool>(property.initial)) {
+      all.emplace_back(property.hub, values.flag(property.key));
+    } else if (std::holds_alternative<std::int64_t>(property.initial)) {
+      const std::int64_t value = values.integer(property.key);
+      all.push_back(value == 0 ? HubKey::raw(property.hub, "null") : HubKey(property.hub, value));
+      if (!property.also.empty()) {
+        all.emplace_back(property.also, value);
+      }
+    } else if (std::holds_alternative<std::string>(property.initial)) {
+      const std::string& value = values.text(property.key);
+      const auto word =
+          std::ranges::find(property.words, value, &std::pair<std::string, std::string>::second);
+      const bool is_flag = word->first == "true" || word->first == "false";
+      all.push_back(is_flag ? HubKey::raw(property.hub, word->first)
+                            : HubKey(property.hub, word->first.c_str()));
+    } else if (property.form == HubForm::zeros) {
+      const std::vector<std::int64_t>& zeros = values.integers(property.key);
+      std::vector<int> marks;
+      const std::int64_t every = property.replaces.empty() ? 0 : values.integer(property.replaces);
+      for (std::int64_t layer = 0; layer < values.integer("layers"); ++layer) {
+        const bool zero = std::ranges::find(zeros, layer) != zeros.end() ||
+                          (every > 0 && (layer + 1) % every == 0);
+        marks.push_back(zero ? 0 : 1);
+      }
+      all.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(marks, ", "))));
+    } else if (std::holds_alternative<std::vector<std::int64_t>>(property.initial)) {
+      all.push_back(HubKey::raw(
+          property.hub, fmt::format("[{}]", fmt::join(values.integers(property.key), ", "))));
+    } else {
+      const double value = values.number(property.key);
+      const bool whole = property.whole && value == std::floor(value) && std::abs(value) < 0x1p53;
+      all.push_back(value == 0 ? HubKey::raw(property.hub, "null")
+                    : whole    ? HubKey(property.hub, static_cast<std::int64_t>(value))
+                               : HubKey(property.hub, value));
+    }
+  }
+}
+
+std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
+  const nn::DecoderShape shape = shape_of(sizes);
+  std::vector<HubKey> all = written_sizes(sizes);
+  write_rope(shape, all);
+  write_properties(sizes, all);
+  for (const FixedHubKey& fixed : traits_.fixed_keys) {
+    if (fixed.written) {
+      all.push_back(HubKey::raw(fixed.key, fixed.json));
+    }
+  }
+  if (traits_.layer_types) {
+    std::vector<std::string> types;
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      types.emplace_back(shape.has_window(layer) ? sliding : full);
+    }
+    all.push_back(HubKey::raw("layer_types", json_list(types)));
+  }
+  return all;
+}
+
+std::string DecoderFamily::stored_module(const std::string& own) const {
+  const auto found = traits_.hub_modules.find(own);
+  return found == traits_.hub_modules.end() ? own : found->second;
+}
+
+std::string DecoderFamily::stored_module(std::int64_t layer, const std::string& own) const {
+  std::string prefix = stored_module(std::string(layers_prefix));
+  prefix.replace(prefix.find('*'), 1, std::to_string(layer));
+  return own.empty() ? prefix + "." : fmt::format("{}.{}", prefix, stored_module(own));
+}
+
+std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
+  std::vector<HubTensor> all;
+  const nn::DecoderShape shape = shape_of(sizes);
+  std::set<std::string> in_fused;
+  for (const FusedModule& fused : traits_.fused) {
+    in_fused.insert(fused.parts.begin(), fused.parts.end());
+  }
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    const std::string own = layer_name(layer);
+    const std::string stored = stored_module(layer, "");
+    if (shape.has_experts(layer) && traits_.experts) {
+      add_experts(all, own, stored, *traits_.experts);
+    }
+    for (const FusedModule& fused : traits_.fused) {
+      add_fused(all, own, stored, fused, shape);
+    }
+    for (const std::string& module : decoder_modules()) {
+      if (!is_outside_of_layers(module) && !in_fused.contains(module)) {
+        rename(all, own + module, stored_module(layer, module));
+      }
+    }
+  }
+  for (const std::string& module : decoder_modules()) {
+    if (is_outside_of_layers(module)) {
+      rename(all, module, stored_module(module));
+    }
+  }
+  return all;
+}
+
+std::vector<std::string> DecoderFamily::ignored_tensors() const { return traits_.ignored_tensors; }
+
+ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
+  return {"model.layers.", hub_size("layers"), sizes.values.integer("layers")};
+}
+
+std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) const {
+  const nn::DecoderShape shape = shape_of(sizes);
+  const std::string dim = hub_size("dim");
+  const std::string heads = hub_size("heads");
+  const std::string attention = layer_name(0) + "self_attn.";
+  std::vector<SizedTensor> all = {
+      {"model.embed_tokens.weight", {hub_size("vocab"), dim}, {shape.vocab, shape.dim}}};
+  if (shape.latent_rank > 0) {
+    all.push_back({attention + "kv_b_proj.weight",
+                   {heads + " times the features of a head", hub_key("latent_rank", "")},
+                   {shape.heads * (shape.plain_dim + shape.value_dim), shape.latent_rank}});
+  } else {
+    all.push_back({attention + "q_proj.weight",
+                   {heads + " times head_dim", dim},
+                   {shape.heads * shape.head_dim, shape.dim}});
+    const std::string keys = hub_size("kv_heads");
+    all.push_back({attention + "k_proj.weight",
+                   {(keys.empty() ? heads : keys) + " times head_dim", dim},
+                   {shape.kv_heads * shape.head_dim, shape.dim}});
+  }
+  if (const std::int64_t dense = first_layer(shape, false); dense >= 0) {
+    all.push_back({layer_name(dense) + "mlp.up_proj.weight",
+                   {hub_size("ffn_dim"), dim},
+                   {shape.ffn_dim, shape.dim}});
+  }
+  if (const std::int64_t sparse = first_layer(shape, true); sparse >= 0) {
+    const std::string count = hub_key("experts", "num_local_experts");
+    const std::string width = hub_key("expert_dim", "intermediate_size");
+    all.push_back(
+        {layer_name(sparse) + "mlp.gate.weight", {count, dim}, {shape.experts, shape.dim}});
+    all.push_back({layer_name(sparse) + "mlp.experts.gate_proj",
+                   {count, width, dim},
+                   {shape.experts, shape.expert_extent(), shape.dim}});
+    if (shape.shared_expert_dim > 0) {
+      all.push_back({layer_name(sparse) + "mlp.shared_expert.gate_proj.weight",
+                     {hub_key("shared_expert_dim", ""), dim},
+                     {shape.shared_expert_dim, shape.dim}});
+    }
+  }
+  return all;
+}
+
+bool DecoderFamily::has_key(std::string_view key) const {
+  return std::ranges::find(traits_.properties, key, &DecoderProperty::key) !=
+         traits_.properties.end();
+}
+
+std::string DecoderFamily::hub_key(std::string_view key, const std::string& otherwise) const {
+  const auto found = std::ranges::find(traits_.properties, key, &DecoderProperty::key);
+  return found == traits_.properties.end() ? otherwise : found->hub;
+}
+
+}  // namespace tessera::models

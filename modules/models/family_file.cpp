@@ -1,0 +1,607 @@
+module;
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <tessera/json.hpp>
+#include <tessera/shown.hpp>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+module tessera.models;
+
+import tessera.base;
+import tessera.plugin;
+import tessera.nn;
+import :family;
+import :decoder_values;
+import :decoder_family;
+import :family_file;
+
+namespace tessera::models {
+namespace {
+
+constexpr std::size_t largest_file = 1'000'000;
+constexpr std::size_t longest_list = 1000;
+
+/// The value of a property has the type of the member that it sets.
+ModelValue empty_value(const DecoderMember& member) {
+  return std::visit(
+      []<class Field>(Field nn::DecoderShape::*) -> ModelValue {
+        if constexpr (std::is_enum_v<Field>) {
+          return std::string();
+        } else {
+          return Field{};
+        }
+      },
+      member);
+}
+
+const char* type_text(const ModelValue& value) {
+  constexpr const char* texts[] = {"true or false", "an integer", "a number", "a text",
+                                   "a list of integers"};
+  return texts[value.index()];
+}
+
+/// Reads one file, and collects what is wrong with it.
+class FamilyReader {
+ public:
+  FamilyReader(const std::string& file, std::string_view text) : file_(file) {
+    if (text.size() > largest_file) {
+      fail_input({.thing = file,
+                  .wrong = "it is too large for a family file",
+                  .expected = fmt::format("at most {} bytes", largest_file),
+                  .got = fmt::format("{}", text.size())});
+    }
+    try {
+      root_ = toml::parse(text, file);
+    } catch (const toml::parse_error& error) {
+      fail_input({.thing = fmt::format("{}:{}", file, error.source().begin.line),
+                  .wrong = std::string(error.description())});
+    }
+  }
+
+  FamilyFile read() {
+    check_names(root_, "",
+                {"family", "about", "architecture", "like", "begin_token", "end_token",
+                 "layer_types", "decoder", "sizes", "default", "rope", "key", "fixed", "ignored",
+                 "without", "modules", "fused", "experts", "ignored_tensors"});
+    FamilyFile result;
+    if (const auto like = take<std::string>(root_, "like", "")) {
+      base(*like, result.traits);
+    }
+    DecoderTraits& traits = result.traits;
+    required(root_, "family", result.family);
+    required(root_, "architecture", traits.architecture);
+    set(root_, "about", "", result.about);
+    check_family(result.family);
+    set(root_, "begin_token", "", traits.special_tokens.bos);
+    set(root_, "end_token", "", traits.special_tokens.eos);
+    set(root_, "layer_types", "", traits.layer_types);
+    set(root_, "ignored_tensors", "", traits.ignored_tensors);
+    remove(traits);
+    read_decoder(traits);
+    read_defaults(traits);
+    read_names(traits);
+    read_keys(traits);
+    read_fixed(traits);
+    read_experts(traits);
+    throw_if_any();
+    return result;
+  }
+
+ private:
+  static std::string line_of(const toml::node& node) {
+    return fmt::format("{}", node.source().begin.line);
+  }
+  void problem(const toml::node& node, const std::string& text) {
+    problems_.push_back(fmt::format("{}:{}: {}", file_, line_of(node), text));
+  }
+
+  void throw_if_any() const {
+    if (problems_.size() == 1) {
+      fail_input(problems_[0]);
+    }
+    if (!problems_.empty()) {
+      std::string text = fmt::format("{}: {} problems", file_, problems_.size());
+      for (const std::string& one : problems_) {
+        text += "\n  " + one;
+      }
+      fail_input(text);
+    }
+  }
+
+  void check_names(const toml::table& table, const std::string& where,
+                   const std::vector<std::string>& known) {
+    for (const auto& [key, node] : table) {
+      const std::string name(key.str());
+      if (std::ranges::find(known, name) == known.end()) {
+        problem(node, fmt::format("{}{}: unknown key{} (there are {})", where, shown(name),
+                                  did_you_mean(name, known), join_words(known)));
+      }
+    }
+  }
+
+  /// The node as a value of the type that `to` has.
+  std::optional<ModelValue> value_of(const toml::node& node, const ModelValue& like) const {
+    if (std::holds_alternative<bool>(like)) {
+      const auto value = node.value_exact<bool>();
+      return value ? std::optional<ModelValue>(*value) : std::nullopt;
+    }
+    if (std::holds_alternative<std::int64_t>(like)) {
+      const auto value = node.value_exact<std::int64_t>();
+      return value ? std::optional<ModelValue>(*value) : std::nullopt;
+    }
+    if (std::holds_alternative<double>(like)) {
+      const auto value = node.value<double>();
+      return value && std::isfinite(*value) && !node.is_boolean()
+                 ? std::optional<ModelValue>(*value)
+                 : std::nullopt;
+    }
+    if (std::holds_alternative<std::string>(like)) {
+      const auto value = node.value_exact<std::string>();
+      return value ? std::optional<ModelValue>(*value) : std::nullopt;
+    }
+    std::vector<std::int64_t> list;
+    const toml::array* const array = node.as_array();
+    if (array == nullptr || array->size() > longest_list) {
+      return std::nullopt;
+    }
+    for (const toml::node& one : *array) {
+      const auto value = one.value_exact<std::int64_t>();
+      if (!value) {
+        return std::nullopt;
+      }
+      list.push_back(*value);
+    }
+    return list;
+  }
+
+  std::optional<ModelValue> read_value(const toml::node& node, const std::string& name,
+                                       const ModelValue& like) {
+    std::optional<ModelValue> value = value_of(node, like);
+    if (!value) {
+      problem(node, fmt::format("{}: expected {}", name, type_text(like)));
+    }
+    return value;
+  }
+
+  template <class T>
+  std::optional<T> take(const toml::table& table, const std::string& key,
+                        const std::string& where) {
+    const toml::node* const node = table.get(key);
+    if (node == nullptr) {
+      return std::nullopt;
+    }
+    const std::optional<ModelValue> value = read_value(*node, where + key, ModelValue(T{}));
+    return value ? std::optional<T>(std::get<T>(*value)) : std::nullopt;
+  }
+
+  template <class T>
+  void set(const toml::table& table, const std::string& key, const std::string& where, T& to) {
+    if (const std::optional<T> value = take<T>(table, key, where)) {
+      to = *value;
+    }
+  }
+
+  void set(const toml::table& table, const std::string& key, const std::string& where,
+           std::vector<std::string>& to) {
+    const toml::node* const node = table.get(key);
+    if (node == nullptr) {
+      return;
+    }
+    const toml::array* const list = node->as_array();
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+      if (const auto text = list->get(i)->value_exact<std::string>()) {
+        texts.push_back(*text);
+      }
+    }
+    if (list == nullptr || texts.size() != list->size() || texts.size() > longest_list) {
+      problem(*node,
+              fmt::format("{}{}: expected a list of at most {} texts", where, key, longest_list));
+      return;
+    }
+    to.insert(to.end(), texts.begin(), texts.end());
+  }
+
+  void required(const toml::table& table, const std::string& key, std::string& to) {
+    if (!table.contains(key)) {
+      problems_.push_back(fmt::format("{}: {} is missing", file_, key));
+    }
+    set(table, key, "", to);
+  }
+
+  /// The table of this name; null: there is none.
+  const toml::table* section(const std::string& name) {
+    const toml::node* const node = root_.get(name);
+    if (node != nullptr && !node->is_table()) {
+      problem(*node, fmt::format("{}: expected a table", name));
+    }
+    return node == nullptr ? nullptr : node->as_table();
+  }
+
+  /// Calls `read` with each table of a list.
+  void each(const std::string& name, const std::function<void(const toml::table&)>& read) {
+    const toml::node* const node = root_.get(name);
+    if (node == nullptr) {
+      return;
+    }
+    const toml::array* const list = node->as_array();
+    const bool fits = list != nullptr && list->size() <= longest_list &&
+                      std::ranges::all_of(*list, [](const auto& one) { return one.is_table(); });
+    if (!fits) {
+      problem(*node,
+              fmt::format("{}: expected at most {} tables, [[{}]]", name, longest_list, name));
+      return;
+    }
+    for (const toml::node& one : *list) {
+      read(*one.as_table());
+    }
+  }
+
+  void base(const std::string& like, DecoderTraits& traits) {
+    const std::vector<std::string> known = built_in_families();
+    const std::string own(root_["family"].value_or(std::string()));
+    if (std::ranges::find(known, like) == known.end() || like == own) {
+      problem(*root_.get("like"),
+              fmt::format("like: there is no built-in family '{}'{} (there are {})", shown(like),
+                          did_you_mean(like, known), join_words(known)));
+      return;
+    }
+    traits = decoder_traits(like);
+  }
+
+  void check_family(const std::string& family) {
+    const bool fits =
+        !family.empty() && family.size() <= 64 &&
+        family.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_-") == std::string::npos;
+    if (!fits && root_.contains("family")) {
+      problem(*root_.get("family"),
+              "family: expected at most 64 of a to z, 0 to 9, '_' and '-', as model_type has them");
+    }
+  }
+
+  /// What the family that this one is like has, and this one has not.
+  void remove(DecoderTraits& traits) {
+    std::vector<std::string> names;
+    set(root_, "without", "", names);
+    for (const std::string& name : names) {
+      const std::size_t removed =
+          std::erase_if(traits.properties, [&](const auto& one) { return one.key == name; }) +
+          std::erase_if(traits.fixed_keys, [&](const auto& one) { return one.key == name; }) +
+          std::erase(traits.ignored_keys, name);
+      if (removed == 0) {
+        problem(*root_.get("without"),
+                fmt::format("without: there is no key '{}' to remove", shown(name)));
+      }
+    }
+  }
+
+  const NamedDecoderMember* member(const toml::node& node, const std::string& name) {
+    const std::span<const NamedDecoderMember> all = decoder_members();
+    const auto found = std::ranges::find(all, name, &NamedDecoderMember::name);
+    if (found != all.end()) {
+      return &*found;
+    }
+    std::vector<std::string> known;
+    for (const NamedDecoderMember& one : all) {
+      known.push_back(one.name);
+    }
+    problem(node, fmt::format("there is no property '{}' of decoders{}; docs/family-files.md lists "
+                              "them",
+                              shown(name), did_you_mean(name, known)));
+    return nullptr;
+  }
+
+  bool is_word(const toml::node& node, const std::string& name, const DecoderMember& member,
+               const ModelValue& value) {
+    const std::vector<std::string> words = words_of(member);
+    const auto* const word = std::get_if<std::string>(&value);
+    if (word == nullptr || std::ranges::find(words, *word) != words.end()) {
+      return true;
+    }
+    problem(node, fmt::format("{}: there is no '{}'{} (there are {})", name, shown(*word),
+                              did_you_mean(*word, words), join_words(words)));
+    return false;
+  }
+
+  void read_decoder(DecoderTraits& traits) {
+    const toml::table* const table = section("decoder");
+    if (table == nullptr) {
+      return;
+    }
+    for (const auto& [key, node] : *table) {
+      const std::string name(key.str());
+      const NamedDecoderMember* const found = member(node, name);
+      if (found == nullptr) {
+        continue;
+      }
+      const auto value = read_value(node, "decoder." + name, empty_value(found->member));
+      if (value && is_word(node, "decoder." + name, found->member, *value)) {
+        set_member(traits.shape, found->member, *value);
+      }
+    }
+  }
+
+  void read_defaults(DecoderTraits& traits) {
+    if (const toml::table* const rope = section("rope")) {
+      check_names(*rope, "rope.", {"scaled", "partial", "keys", "alpha"});
+      set(*rope, "scaled", "rope.", traits.scaled_rope);
+      set(*rope, "partial", "rope.", traits.partial_rope);
+      set(*rope, "keys", "rope.", traits.rope_keys);
+      set(*rope, "alpha", "rope.", traits.rope_alpha);
+    }
+    const toml::table* const table = section("default");
+    if (table == nullptr) {
+      return;
+    }
+    check_names(*table, "default.",
+                {"max_positions", "head_dim", "kv_heads", "ffn_per_dim", "rope_theta",
+                 "rotary_share", "norm_eps", "tie_embeddings"});
+    DecoderTraits::HubDefaults& absent = traits.absent;
+    for (auto& [key, to] : {std::pair{"max_positions", &absent.max_positions},
+                            {"head_dim", &absent.head_dim},
+                            {"kv_heads", &absent.kv_heads}}) {
+      set(*table, key, "default.", *to);
+    }
+    for (auto& [key, to] : {std::pair{"ffn_per_dim", &absent.ffn_per_dim},
+                            {"rope_theta", &absent.rope_theta},
+                            {"rotary_share", &absent.rotary_share},
+                            {"norm_eps", &absent.norm_eps}}) {
+      set(*table, key, "default.", *to);
+    }
+    set(*table, "tie_embeddings", "default.", absent.tie_embeddings);
+  }
+
+  /// Texts by name.
+  void read_texts(const std::string& name, const std::vector<std::string>& known,
+                  std::map<std::string, std::string>& to) {
+    const toml::table* const table = section(name);
+    if (table == nullptr) {
+      return;
+    }
+    check_names(*table, name + ".", known);
+    for (const auto& [key, node] : *table) {
+      if (const auto text =
+              read_value(node, fmt::format("{}.{}", name, key.str()), std::string())) {
+        to[std::string(key.str())] = std::get<std::string>(*text);
+      }
+    }
+  }
+
+  void read_names(DecoderTraits& traits) {
+    std::vector<std::string> sizes = decoder_size_keys();
+    sizes.insert(sizes.end(), {"rope_theta", "rotary_share"});
+    read_texts("sizes", sizes, traits.hub_sizes);
+    std::vector<std::string> modules = decoder_modules();
+    modules.emplace_back("model.layers.*");
+    read_texts("modules", modules, traits.hub_modules);
+    if (const auto layer = traits.hub_modules.find("model.layers.*");
+        layer != traits.hub_modules.end() && std::ranges::count(layer->second, '*') != 1) {
+      problem(*root_.get("modules"),
+              "modules.'model.layers.*': expected one '*' in the place of the layer's number");
+    }
+    each("fused", [&](const toml::table& table) {
+      check_names(table, "fused.", {"stored", "parts", "by_key_heads"});
+      FusedModule fused;
+      set(table, "stored", "fused.", fused.stored);
+      set(table, "parts", "fused.", fused.parts);
+      set(table, "by_key_heads", "fused.", fused.by_key_heads);
+      for (const std::string& part : fused.parts) {
+        if (std::ranges::find(modules, part) == modules.end()) {
+          problem(table, fmt::format("fused.parts: a layer has no module '{}'{}", shown(part),
+                                     did_you_mean(part, modules)));
+        }
+      }
+      const std::vector<std::string> heads = {"self_attn.q_proj", "self_attn.k_proj",
+                                              "self_attn.v_proj"};
+      if (fused.stored.empty() || fused.parts.empty() ||
+          (fused.by_key_heads && fused.parts != heads)) {
+        problem(table,
+                "fused: needs `stored` and `parts`; with `by_key_heads` the parts are "
+                "self_attn.q_proj, k_proj and v_proj");
+      }
+      std::erase_if(traits.fused, [&](const auto& one) { return one.stored == fused.stored; });
+      traits.fused.push_back(std::move(fused));
+    });
+  }
+
+  void read_keys(DecoderTraits& traits) {
+    each("key", [&](const toml::table& table) {
+      if (std::optional<DecoderProperty> property = read_key(table)) {
+        const auto same =
+            std::ranges::find(traits.properties, property->key, &DecoderProperty::key);
+        if (same != traits.properties.end()) {
+          *same = std::move(*property);
+        } else {
+          traits.properties.push_back(std::move(*property));
+        }
+      }
+    });
+  }
+
+  std::optional<DecoderProperty> read_key(const toml::table& table) {
+    check_names(table, "key.",
+                {"name", "config", "also", "sets", "initial", "absent", "doc", "low", "high",
+                 "above", "whole", "zeros", "words", "replaces"});
+    DecoderProperty property;
+    set(table, "name", "key.", property.key);
+    set(table, "config", "key.", property.hub);
+    set(table, "also", "key.", property.also);
+    set(table, "doc", "key.", property.doc);
+    set(table, "whole", "key.", property.whole);
+    set(table, "replaces", "key.", property.replaces);
+    std::vector<std::string> names;
+    set(table, "sets", "key.", names);
+    if (names.empty()) {
+      names.push_back(property.key);
+    }
+    for (const std::string& name : names) {
+      if (const NamedDecoderMember* const found = member(table, name)) {
+        property.members.push_back(found->member);
+      }
+    }
+    for (const auto& [text, missing] : {std::pair{"name", property.key.empty()},
+                                        {"config", property.hub.empty()},
+                                        {"doc", property.doc.empty()},
+                                        {"initial", !table.contains("initial")}}) {
+      if (missing) {
+        problem(table, fmt::format("key: {} is missing", text));
+        return std::nullopt;
+      }
+    }
+    if (property.members.size() != names.size()) {
+      return std::nullopt;
+    }
+    read_form(table, property);
+    return read_key_values(table, property) ? std::optional(std::move(property)) : std::nullopt;
+  }
+
+  void read_form(const toml::table& table, DecoderProperty& property) {
+    if (take<bool>(table, "zeros", "key.").value_or(false)) {
+      property.form = HubForm::zeros;
+    }
+    const toml::node* const words = table.get("words");
+    if (words == nullptr) {
+      return;
+    }
+    property.form = HubForm::words;
+    const toml::array* const list = words->as_array();
+    for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+      const toml::array* const pair = list->get(i)->as_array();
+      const auto text = [&](std::size_t at) {
+        return pair != nullptr && pair->size() == 2 ? pair->get(at)->value_exact<std::string>()
+                                                    : std::nullopt;
+      };
+      const auto hub = text(0);
+      const auto own = text(1);
+      if (!hub || !own) {
+        problem(*words, "key.words: expected pairs of texts, [\"of config.json\", \"here\"]");
+        return;
+      }
+      if (is_word(*words, "key.words", property.members[0], *own)) {
+        property.words.emplace_back(*hub, *own);
+      }
+    }
+  }
+
+  bool read_key_values(const toml::table& table, DecoderProperty& property) {
+    const ModelValue type = empty_value(property.members[0]);
+    for (const DecoderMember& member : property.members) {
+      if (empty_value(member).index() != type.index()) {
+        problem(table, "key.sets: the properties have different types");
+        return false;
+      }
+    }
+    if (std::holds_alternative<std::string>(type) != (property.form == HubForm::words) ||
+        (property.form == HubForm::zeros &&
+         !std::holds_alternative<std::vector<std::int64_t>>(type))) {
+      problem(table, "key: `words` are for properties that are texts, and `zeros` for lists");
+      return false;
+    }
+    const auto initial = read_value(*table.get("initial"), "key.initial", type);
+    const toml::node* const absent = table.get("absent");
+    const auto missing = absent == nullptr ? initial : read_value(*absent, "key.absent", type);
+    if (!property.replaces.empty() && property.form != HubForm::zeros) {
+      problem(table, "key: `replaces` goes with `zeros`");
+      return false;
+    }
+    if (!initial || !missing || !is_word(table, "key.initial", property.members[0], *initial) ||
+        !is_word(table, "key.absent", property.members[0], *missing)) {
+      return false;
+    }
+    property.initial = *initial;
+    property.absent = *missing;
+    property.range.low = take<double>(table, "low", "key.");
+    property.range.high = take<double>(table, "high", "key.");
+    if (const auto above = take<double>(table, "above", "key.")) {
+      property.range.low = above;
+      property.range.low_open = true;
+    }
+    return true;
+  }
+
+  void read_fixed(DecoderTraits& traits) {
+    set(root_, "ignored", "", traits.ignored_keys);
+    each("fixed", [&](const toml::table& table) {
+      check_names(table, "fixed.", {"config", "value", "reason", "written"});
+      FixedHubKey fixed;
+      set(table, "config", "fixed.", fixed.key);
+      set(table, "reason", "fixed.", fixed.reason);
+      set(table, "written", "fixed.", fixed.written);
+      fixed.json = "null";
+      if (const toml::node* const value = table.get("value")) {
+        std::ostringstream text;
+        text << toml::json_formatter(*value);
+        fixed.json = text.str();
+      }
+      if (fixed.key.empty() || fixed.reason.empty()) {
+        problem(table, "fixed: needs `config` and `reason`");
+      }
+      std::erase_if(traits.fixed_keys, [&](const auto& one) { return one.key == fixed.key; });
+      traits.fixed_keys.push_back(std::move(fixed));
+    });
+  }
+
+  void read_experts(DecoderTraits& traits) {
+    const toml::table* const table = section("experts");
+    if (table == nullptr) {
+      return;
+    }
+    HubExperts experts = traits.experts.value_or(HubExperts());
+    const std::pair<const char*, std::string*> names[] = {{"router", &experts.router},
+                                                          {"gate", &experts.gate},
+                                                          {"up", &experts.up},
+                                                          {"down", &experts.down},
+                                                          {"bias", &experts.bias},
+                                                          {"shared", &experts.shared},
+                                                          {"shared_gate", &experts.shared_gate},
+                                                          {"gate_up", &experts.gate_up},
+                                                          {"all_down", &experts.all_down}};
+    std::vector<std::string> known;
+    for (const auto& [name, to] : names) {
+      known.emplace_back(name);
+      set(*table, name, "experts.", *to);
+    }
+    check_names(*table, "experts.", known);
+    traits.experts = experts;
+  }
+
+  std::string file_;
+  toml::table root_;
+  std::vector<std::string> problems_;
+};
+
+[[maybe_unused]] const bool declared = plugin::declare_data_files(
+    {".family.toml", std::string(ModelFamily::plugin_kind.name),
+     [](const std::string& file, std::string_view text, plugin::Registrar& registrar) {
+       const FamilyFile read = read_family_file(file, text);
+       const std::vector<std::string> built_in = built_in_families();
+       if (std::ranges::find(built_in, read.family) != built_in.end()) {
+         fail_input({.thing = file,
+                     .wrong = fmt::format("the family '{}' is built in", read.family),
+                     .advice = "give the file's family another name"});
+       }
+       registrar.add<ModelFamily>(
+           read.family, [traits = read.traits] { return std::make_unique<DecoderFamily>(traits); });
+     }});
+
+}  // namespace
+
+FamilyFile read_family_file(const std::string& file, std::string_view text) {
+  return FamilyReader(file, text).read();
+}
+
+}  // namespace tessera::models

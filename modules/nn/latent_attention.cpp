@@ -1,0 +1,110 @@
+// Attention over latent features. Shapes: B rows, T tokens, C features of the model, H heads; of a
+// head's queries and keys P plain features and R rotated ones, D = P + R; V of its values.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+module tessera.nn;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+
+namespace tessera::nn {
+namespace {
+
+AttentionOptions inner_of(const LatentOptions& options) {
+  return {.dim = options.dim,
+          .heads = options.heads,
+          .head_dim = options.plain_dim + options.rotated_dim,
+          .scale = options.scale,
+          .standard_deviation = options.standard_deviation,
+          .dtype = options.dtype};
+}
+
+/// The heads' features (B, T, H, N), of which those from `begin` on.
+Tensor part(const Tensor& heads, std::int64_t begin, std::int64_t count) {
+  return ops::narrow(heads, 3, begin, count);
+}
+
+Tensor with_heads(const Tensor& features, std::int64_t width) {
+  return ops::view(features, {features.size(0), features.size(1), features.size(2) / width, width});
+}
+
+}  // namespace
+
+void LatentOptions::check() const {
+  const std::pair<const char*, std::int64_t> extents[] = {{"dim", dim},
+                                                          {"heads", heads},
+                                                          {"latent_rank", latent_rank},
+                                                          {"plain_dim", plain_dim},
+                                                          {"rotated_dim", rotated_dim},
+                                                          {"value_dim", value_dim}};
+  for (const auto& [name, value] : extents) {
+    if (value < 1) {
+      fail_input({.thing = "attention over latent features",
+                  .wrong = fmt::format("{} must be at least 1", name),
+                  .got = fmt::format("{}", value)});
+    }
+  }
+  rotary.check(rotated_dim);
+}
+
+LatentAttention::LatentAttention(const LatentOptions& options)
+    : AttentionLayer(inner_of(options)), options_(options) {
+  options.check();
+  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out, bool bias) {
+    return add_child<Linear>(name, in, out, bias, options.standard_deviation, options.dtype);
+  };
+  const auto norm = [&](const char* name, std::int64_t features) {
+    return attach(name, make_norm(features, {.eps = options.norm_eps}, options.dtype));
+  };
+  const std::int64_t queries = options.heads * (options.plain_dim + options.rotated_dim);
+  if (options.query_rank == 0) {
+    q_ = projection("q_proj", options.dim, queries, false);
+  } else {
+    q_a_ = projection("q_a_proj", options.dim, options.query_rank, options.bias);
+    q_norm_ = norm("q_a_layernorm", options.query_rank);
+    q_b_ = projection("q_b_proj", options.query_rank, queries, false);
+  }
+  kv_a_ = projection("kv_a_proj_with_mqa", options.dim, options.latent_rank + options.rotated_dim,
+                     options.bias);
+  kv_norm_ = norm("kv_a_layernorm", options.latent_rank);
+  kv_b_ = projection("kv_b_proj", options.latent_rank,
+                     options.heads * (options.plain_dim + options.value_dim), false);
+  o_ = projection("o_proj", options.heads * options.value_dim, options.dim, options.bias);
+  add_inner();
+}
+
+std::string_view LatentAttention::kind() const { return "LatentAttention"; }
+std::vector<std::string> LatentAttention::input_names() const { return attention_inputs(); }
+
+Tensors LatentAttention::forward(const Tensors& inputs) {
+  const Tensor& x = input(inputs, 0);                                             // (B, T, C)
+  const TokenPositions positions{.given = inputs[2], .before = tokens_before()};  // (B, T)
+  const std::int64_t plain = options_.plain_dim;
+  const std::int64_t rotated = options_.rotated_dim;
+  const std::int64_t rank = options_.latent_rank;
+  const Tensor projected = q_ ? (*q_)(x) : (*q_b_)((*q_norm_)((*q_a_)(x)));  // (B, T, H D)
+  const Tensor heads = with_heads(projected, plain + rotated);               // (B, T, H, D)
+  const Tensor q = ops::cat(Tensors{part(heads, 0, plain), rotate(part(heads, plain, rotated),
+                                                                  options_.rotary, positions)},
+                            3);
+  const Tensor latent = (*kv_a_)(x);  // (B, T, rank + R)
+  const Tensor made = (*kv_b_)((*kv_norm_)(ops::narrow(latent, 2, 0, rank)));
+  const Tensor keys_values = with_heads(made, plain + options_.value_dim);  // (B, T, H, P + V)
+  const Tensor shared = rotate(ops::unsqueeze(ops::narrow(latent, 2, rank, rotated), 2),
+                               options_.rotary, positions);  // (B, T, 1, R)
+  const Tensor k = ops::cat(
+      Tensors{part(keys_values, 0, plain),
+              ops::expand(shared, {shared.size(0), shared.size(1), keys_values.size(2), rotated})},
+      3);                                                                          // (B, T, H, D)
+  const Tensor v = ops::contiguous(part(keys_values, plain, options_.value_dim));  // (B, T, H, V)
+  return {(*o_)(attended(q, k, v, inputs[1], inputs[3]))};
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,34 @@
+export module tessera.nn:rotary;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+
+export namespace tessera::nn {
+
+/// How a layer rotates its queries and keys by their positions.
+struct RotaryOptions {
+  double theta = 0;  // the base of the wavelengths; 0: nothing is rotated
+  ops::RotaryScaling scaling = {};
+  std::int64_t dims = 0;    // so many features of a head, the first ones, are rotated; 0: all
+  bool neighbours = false;  // pairs are features 2i and 2i + 1; otherwise i and dims / 2 + i
+  /// A row of more positions has a larger base: theta * (stretch * length / limit - stretch + 1) ^
+  /// (dims / (dims - 2)). 0: it has not. Source: transformers' "dynamic" rotary embedding.
+  double stretch = 0;
+  std::int64_t limit = 0;
+
+  /// Errors (input): an odd number of features, more than a head of `head_dim` has.
+  void check(std::int64_t head_dim) const;
+};
+
+/// Where the tokens of a call are.
+struct TokenPositions {
+  Tensor given;             // i64 [T] or [B, T]; undefined: they follow one another
+  std::int64_t before = 0;  // then the number of tokens before the first
+};
+
+/// Heads x [B, T, H, D], rotated. Where pairs are neighbours, the rotated features come out in the
+/// order of halves: products of queries with keys that were rotated alike are the same.
+Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPositions& positions);
+
+}  // namespace tessera::nn

@@ -1,0 +1,62 @@
+// Shapes: B rows, T tokens, H heads, D features of a head, R of them rotated.
+module;
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+module tessera.nn;
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+
+namespace tessera::nn {
+namespace {
+
+/// The base for rows of so many positions.
+double theta_of(const RotaryOptions& options, std::int64_t dims, std::int64_t length) {
+  if (options.stretch == 0 || length <= options.limit) {
+    return options.theta;
+  }
+  const double ratio = static_cast<double>(length) / static_cast<double>(options.limit);
+  const auto rotated = static_cast<double>(dims);
+  return options.theta *
+         std::pow(options.stretch * ratio - (options.stretch - 1), rotated / (rotated - 2));
+}
+
+/// Neighbours 2i and 2i + 1 become i and R / 2 + i.
+Tensor halves_of_neighbours(const Tensor& x) {
+  const std::int64_t pairs = x.size(3) / 2;
+  // (B, T, H, R / 2, 2) -> (B, T, H, 2, R / 2)
+  const Tensor halves = ops::transpose(ops::unflatten(x, 3, {pairs, 2}), 3, 4);
+  return ops::flatten(ops::contiguous(halves), 3, 4);
+}
+
+}  // namespace
+
+void RotaryOptions::check(std::int64_t head_dim) const {
+  const std::int64_t rotated = dims > 0 ? dims : head_dim;
+  if (theta > 0 && (rotated % 2 != 0 || rotated > head_dim)) {
+    fail_input({.thing = "attention",
+                .wrong = "the rotary embedding needs an even number of a head's features",
+                .expected = fmt::format("at most {}", head_dim),
+                .got = fmt::format("{}", rotated)});
+  }
+}
+
+Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPositions& positions) {
+  if (options.theta == 0) {
+    return x;
+  }
+  const std::int64_t width = x.size(3);
+  const std::int64_t dims = options.dims > 0 ? options.dims : width;
+  const double theta = theta_of(options, dims, positions.before + x.size(1));
+  Tensor turned = dims < width ? ops::narrow(x, 3, 0, dims) : x;  // (B, T, H, R)
+  turned = options.neighbours ? halves_of_neighbours(turned) : turned;
+  turned = positions.given ? ops::rotary(turned, positions.given, theta, options.scaling)
+                           : ops::rotary(turned, theta, positions.before, options.scaling);
+  return dims < width ? ops::cat(Tensors{turned, ops::narrow(x, 3, dims, width - dims)}, 3)
+                      : turned;
+}
+
+}  // namespace tessera::nn

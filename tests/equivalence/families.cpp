@@ -1,0 +1,145 @@
+// This year's families against transformers: curves on one rank and with split heads, greedy texts
+// with a cache (tests/reference/families.py).
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "curve.hpp"
+#include "greedy.hpp"
+#include "hub_folder.hpp"
+#include "support.hpp"
+
+using equivalence::Curve;
+using equivalence::Folder;
+using equivalence::follows;
+using equivalence::Layout;
+using equivalence::reference;
+using equivalence::succeed;
+
+namespace {
+
+/// How a layout with 2 x 2 ranks splits a family.
+struct Split {
+  std::string name;
+  std::string projections = "{gate,up}_proj";  // of dense feed-forward parts; empty: none
+  std::string styles = "";                     // further ones
+  std::string heads = "{q,k,v}_proj";          // what makes them; empty: they are not split
+};
+
+/// Norms of heads see the heads of their rank.
+const std::string kHeadNorms = R"toml(
+[[parallel]]
+style = "SequenceParallel"
+axis = "tensor"
+on = ["**.{q,k}_norm"]
+options = { desired = "Shard(2)" })toml";
+const std::string kWeightsOfHeads = R"toml(
+[[parallel]]
+style = "ColwiseParallel"
+axis = "tensor"
+on = ["**.{q,k}_norm"])toml";
+
+const std::string kExperts = R"toml(
+[[parallel]]
+style = "RowwiseParallel"
+axis = "tensor"
+on = ["**.experts"])toml";
+
+const std::vector<Split> kFamilies = {
+    {"gemma"},
+    {"starcoder2", "up_proj"},
+    {"olmo"},
+    {"seed_oss"},
+    {"ernie4_5"},
+    {"hunyuan_v1_dense", "{gate,up}_proj", kHeadNorms},
+    {"helium"},
+    {"exaone4", "{gate,up}_proj", kHeadNorms},
+    {"smollm3"},
+    {"cohere", "{gate,up}_proj", kWeightsOfHeads},
+    {"cohere2"},
+    {"glm4"},
+    {"stablelm_sequential"},
+    {"gpt_neox", "up_proj"},
+    {"gpt_neox_sequential", "up_proj"},
+    {"gptj", "up_proj"},
+    {"olmo2", "{gate,up}_proj", "", ""},
+    {"phi", "up_proj"},
+    {"granite"},
+    {"granitemoe", "", kExperts},
+    {"olmoe", "", kExperts, ""},
+    {"glm4_moe", "{gate,up}_proj", kExperts + kHeadNorms},
+    {"minimax_m2", "", kExperts, ""},
+    {"deepseek_v2_no_rank", "{gate,up}_proj", kExperts, "{q_proj,kv_b_proj}"},
+    {"deepseek_v3", "{gate,up}_proj", kExperts, "{q,kv}_b_proj"}};
+
+Layout split(const Split& family) {
+  const auto entry = [](const char* style, const std::string& first, const std::string& second) {
+    std::string on;
+    for (const std::string& pattern : {first, second}) {
+      if (!pattern.empty()) {
+        on += (on.empty() ? "\"**." : ", \"**.") + pattern + "\"";
+      }
+    }
+    return on.empty() ? on
+                      : std::string("\n[[parallel]]\nstyle = \"") + style +
+                            "\"\naxis = \"tensor\"\non = [" + on + "]";
+  };
+  const std::string outputs = family.heads.empty() ? "" : "o_proj";
+  const std::string results = family.projections.empty() ? "" : "down_proj";
+  return {"FSDP 2 x TP 2",
+          "[mesh]\naxes = [\"shard\", \"tensor\"]\nshape = [2, 2]" +
+              entry("ColwiseParallel", family.heads, family.projections) +
+              entry("RowwiseParallel", outputs, results) + family.styles +
+              R"(
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["model.layers.*", "."]
+)",
+          2};
+}
+
+const Layout kOneRank = {"one rank", "", 4};
+
+}  // namespace
+
+TEST_CASE("families as files follow PyTorch's curves on one rank", "[.long]") {
+  for (const Split& family : kFamilies) {
+    follows(Curve("families", family.name), kOneRank, "");
+  }
+}
+
+TEST_CASE("families as files follow PyTorch's curves with split heads", "[.long]") {
+  for (const Split& family : kFamilies) {
+    follows(Curve("families", family.name), split(family), "");
+  }
+}
+
+TEST_CASE("families as files continue prompts as transformers does", "[families]") {
+  for (const Split& family : kFamilies) {
+    const auto stored = nlohmann::json::parse(
+        equivalence::read_file(reference("families/" + family.name + ".json")));
+    const auto& greedy = stored["greedy"];
+    // The stored texts go on after a token that would end them.
+    const Folder folder;
+    const std::string source = reference("families/" + family.name);
+    auto config = equivalence::json_of(source, "config.json");
+    config["eos_token_id"] = nullptr;
+    folder.write("model/config.json", config.dump());
+    const std::string model = folder / "model";
+    std::filesystem::create_symlink(source + "/model.safetensors", model + "/model.safetensors");
+    const std::vector<int> prompt = greedy["prompt"];
+    const std::vector<int> expected = greedy["tokens"];
+    const auto texts = equivalence::continued(
+        "generate '" + model + "' --prompts '" +
+        folder.write("prompts.txt", equivalence::prompt_of(prompt) + "\n") +
+        "' --json --temperature 0 --repetition-penalty " + greedy["repetition_penalty"].dump() +
+        " --tokens " + std::to_string(expected.size()) + " --tokenizer '" +
+        equivalence::words_tokenizer(folder, config["vocab_size"]) + "'");
+    INFO(family.name);
+    REQUIRE(texts.size() == 1);
+    CHECK(texts[0] == expected);
+  }
+}

@@ -1,0 +1,226 @@
+// Built-in families against transformers, in this process: logits of a batch, and gradients of
+// every tensor of the folder (tests/reference/families.py).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.placement;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.nn;
+import tessera.models;
+import tessera.checkpoint;
+import tessera.hub;
+
+using namespace tessera;
+
+namespace {
+
+const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/families/";
+
+/// Stored models of built-in families with what these do not have.
+const std::set<std::string> refused = {"phi3_longrope", "deepseek_v2"};
+
+/// Keys that an export has in other words for the same model: layer_types and no_rope_layers say
+/// which layers, alpha is a part of the base, mscale of the scale of scores.
+const std::set<std::pair<std::string, std::string>> other_words = {
+    {"exaone4", "sliding_window_pattern"},
+    {"smollm3", "no_rope_layer_interval"},
+    {"hunyuan_v1_dense", "rope_parameters"},
+    {"deepseek_v3", "rope_parameters"}};
+
+/// Stored models of families that are built in.
+std::vector<std::string> stored_families() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(data)) {
+    if (entry.path().extension() == ".json") {
+      const auto json = nlohmann::json::parse(testing::read_file(entry.path().string()));
+      const std::vector<std::string> known = models::built_in_families();
+      if (std::ranges::find(known, json["type"].get<std::string>()) != known.end() &&
+          !refused.contains(json["name"])) {
+        names.push_back(json["name"]);
+      }
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+/// The tensors of a module as a source: parameters, or their gradients.
+class ModelTensors : public TensorSource {
+ public:
+  explicit ModelTensors(std::map<std::string, Tensor> values)
+      : TensorSource("memory"), values_(std::move(values)) {
+    for (const auto& [name, value] : values_) {
+      tensors_.emplace(name, TensorInfo{value.dtype(), value.shape()});
+    }
+  }
+  std::uint64_t bytes_read() const override { return 0; }
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
+    Tensor part = values_.at(name);
+    for (int d = 0; d < part.dims(); ++d) {
+      part = ops::narrow(part, d, box.offset[d], box.shape[d]);
+    }
+    ops::copy_(into, part);
+  }
+
+  std::map<std::string, Tensor> values_;
+};
+
+struct Loaded {
+  nlohmann::json json;
+  hub::ModelShape shape;
+  std::shared_ptr<nn::LanguageModel> model;
+};
+
+Loaded load(const std::string& name) {
+  Loaded loaded;
+  loaded.json = nlohmann::json::parse(testing::read_file(data + name + ".json"));
+  loaded.shape = hub::read_model_folder(data + name);
+  loaded.model = hub::make_model(loaded.shape, 0);
+  nn::materialize(*loaded.model);
+  const SafetensorsFolder stored(data + name);
+  const hub::HubWeights weights(stored, hub::family_of(loaded.shape), hub::sizes_of(loaded.shape));
+  hub::check_stored_sizes(loaded.shape, weights, "", name);
+  hub::load_model_weights(weights, *loaded.model);
+  return loaded;
+}
+
+Tensor token_ids(const nlohmann::json& rows) {
+  std::vector<double> values;
+  for (const auto& row : rows) {
+    for (const int id : row) {
+      values.push_back(id);
+    }
+  }
+  const auto count = static_cast<std::int64_t>(rows.size());
+  return ops::cast(from_values(std::span<const double>(values),
+                               {count, static_cast<std::int64_t>(rows[0].size())}),
+                   DType::i64);
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  const std::vector<double> x = to_doubles(a);
+  const std::vector<double> y = to_doubles(b);
+  double largest = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    largest = std::max(largest, std::abs(x[i] - y[i]));
+  }
+  return largest;
+}
+
+/// The largest difference of a tensor's gradient, as a share of its norm.
+struct Deviation {
+  double largest = 0;
+  std::string where;
+  void take(double difference, const std::string& place) {
+    if (!(difference <= largest)) {
+      largest = difference;
+      where = place;
+    }
+  }
+};
+Deviation largest_gradient_difference(const Loaded& loaded, const Tensor& ids) {
+  const std::int64_t last = ids.size(1) - 1;
+  const Tensor loss = loaded.model->loss_sum(ops::contiguous(ops::narrow(ids, 1, 0, last)),
+                                             ops::contiguous(ops::narrow(ids, 1, 1, last)));
+  backward(ops::mul_scalar(loss, 1.0 / static_cast<double>(ids.size(0) * last)));
+  std::map<std::string, Tensor> gradients;
+  for (const auto& [key, parameter] : nn::named_parameters(*loaded.model)) {
+    const Tensor gradient = parameter->value.grad();
+    gradients.emplace(key, gradient ? gradient : zeros(parameter->value.shape()));
+  }
+  const ModelTensors source(std::move(gradients));
+  const hub::HubExport back(source, "", hub::family_of(loaded.shape), hub::sizes_of(loaded.shape));
+  Deviation deviation;
+  for (const auto& [key, stored] : loaded.json["gradients"].items()) {
+    INFO(key);
+    REQUIRE(back.tensors().contains(key));
+    const std::vector<double> values = to_doubles(back.read(key));
+    double squares = 0;
+    for (const double value : values) {
+      squares += value * value;
+    }
+    const double norm = stored[0];
+    const double scale = std::max(norm, 1e-3);  // some are 0 but for rounding
+    deviation.take(std::abs(std::sqrt(squares) - norm) / scale, key + ", its norm");
+    for (const auto& element : stored[1]) {
+      const auto at = element[0].get<std::size_t>();
+      deviation.take(std::abs(values[at] - element[1].get<double>()) / scale,
+                     fmt::format("{}[{}]", key, at));
+    }
+  }
+  return deviation;
+}
+
+}  // namespace
+
+TEST_CASE("logits and gradients of every built-in family are those of transformers") {
+  const std::vector<std::string> names = stored_families();
+  REQUIRE(names.size() >= 20);
+  for (const std::string& name : names) {
+    DYNAMIC_SECTION(name) {
+      const Loaded loaded = load(name);
+      const Tensor ids = token_ids(loaded.json["input_ids"]);
+      const SafetensorsFile stored(data + name + ".safetensors");
+      double logits = 0;
+      {
+        const NoGrad no_grad;
+        logits = largest_difference((*loaded.model)(Tensors{ids})[0], stored.read("logits"));
+      }
+      const Deviation gradients = largest_gradient_difference(loaded, ids);
+      INFO(gradients.where);
+      const double own = loaded.json["largest_f32_error"];
+      CHECK(logits <= 1e-5 + own);
+      CHECK(gradients.largest <= 2e-5);
+      if (std::getenv("TESSERA_FAMILY_TABLE") != nullptr) {
+        fmt::print("| {} | {:.1e} | {:.1e} |\n", name, logits, gradients.largest);
+      }
+    }
+  }
+}
+
+TEST_CASE("folders of every built-in family come back with their tensors and words") {
+  const NoGrad no_grad;
+  for (const std::string& name : stored_families()) {
+    DYNAMIC_SECTION(name) {
+      const hub::ModelShape shape = hub::read_model_folder(data + name);
+      const SafetensorsFolder stored(data + name);
+      const hub::HubWeights weights(stored, hub::family_of(shape), hub::sizes_of(shape));
+      const hub::HubExport back(weights, "", hub::family_of(shape), hub::sizes_of(shape));
+      CHECK(back.tensors().size() == stored.tensors().size());
+      for (const auto& [key, info] : stored.tensors()) {
+        INFO(key);
+        REQUIRE(back.tensors().contains(key));
+        CHECK(back.info(key) == info);
+        CHECK(to_doubles(back.read(key)) == to_doubles(stored.read(key)));
+      }
+      const auto written = nlohmann::json::parse(hub::hub_config(shape));
+      const auto read = nlohmann::json::parse(testing::read_file(data + name + "/config.json"));
+      for (const auto& [key, value] : read.items()) {
+        INFO(key);
+        const bool in_other_words =
+            key == "transformers_version" || other_words.contains({name, key});
+        CHECK((in_other_words || (written.contains(key) && written[key] == value)));
+      }
+      CHECK(hub::parse_hub_config(written.dump(), name) == shape);
+    }
+  }
+}
