@@ -85,7 +85,7 @@ bool DecoderShape::has_window(std::int64_t layer) const {
 
 bool DecoderShape::is_rotated(std::int64_t layer) const {
   return (unrotated_every == 0 || (layer + 1) % unrotated_every != 0) &&
-         (!rotate_local_only || has_window(layer)) &&
+         (!rotate_local_only || window == 0 || has_window(layer)) &&
          std::ranges::find(unrotated_layers, layer) == unrotated_layers.end();
 }
 

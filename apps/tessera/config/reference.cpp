@@ -1,7 +1,9 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 module tessera.app.config;
@@ -33,38 +35,72 @@ std::string allowed(const runs::Key& key, const runs::Slot& slot) {
   return range.empty() ? text : text + ", " + range;
 }
 
+/// A line of the lists.
+std::string row_of(const runs::Key& key, runs::RunSpec& defaults) {
+  const runs::Slot slot = key.slot(defaults, 0);
+  const std::string given =
+      key.required ? "must be given" : fmt::format("default `{}`", slot_text(slot));
+  return wrap_text(fmt::format("`{}` ({}; {}): {}", key.path, allowed(key, slot), given, key.doc),
+                   "- ", "  ") +
+         "\n";
+}
+
+/// The lines of a family's keys, in their order.
+using FamilyRows = std::vector<std::pair<std::string, std::string>>;  // path, line
+FamilyRows rows_of(const std::string& family, runs::RunSpec& defaults) {
+  FamilyRows rows;
+  defaults.model.sizes.clear();
+  for (const runs::Key& key : runs::config_keys(family)) {
+    if (key.of_family) {
+      rows.emplace_back(key.path, row_of(key, defaults));
+    }
+  }
+  return rows;
+}
+
+/// What a family has otherwise than a Llama: its own lines, and the keys that it has not.
+std::string differences(const FamilyRows& rows, const FamilyRows& llama) {
+  std::string own;
+  for (const auto& one : rows) {
+    own += std::ranges::find(llama, one) == llama.end() ? one.second : "";
+  }
+  std::string without;
+  for (const auto& one : llama) {
+    const bool has =
+        std::ranges::find(rows, one.first, &FamilyRows::value_type::first) != rows.end();
+    without += has ? "" : fmt::format("{}`{}`", without.empty() ? "" : ", ", one.first);
+  }
+  return "The keys of `llama`" +
+         std::string(own.empty() ? "" : ", with these in their place or besides") + ".\n" +
+         (own.empty() ? "" : "\n" + own) +
+         (without.empty() ? "" : "\n" + wrap_text("Not: " + without + ".", "", "") + "\n");
+}
+
 }  // namespace
 
 std::string config_reference() {
   runs::RunSpec defaults;
   defaults.parallel.emplace_back();
   std::string text;
-  const auto row = [&](const runs::Key& key) {
-    const runs::Slot slot = key.slot(defaults, 0);
-    const std::string given =
-        key.required ? "must be given" : fmt::format("default `{}`", slot_text(slot));
-    text +=
-        wrap_text(fmt::format("`{}` ({}; {}): {}", key.path, allowed(key, slot), given, key.doc),
-                  "- ", "  ") +
-        "\n";
-  };
   const auto heading = [&](const std::string& title) {
     text += fmt::format("{}## {}\n\n", text.empty() ? "" : "\n", title);
   };
   const auto families = [&] {
+    const FamilyRows llama = rows_of("llama", defaults);
+    heading("[model] with family = \"llama\"");
+    for (const auto& [path, row] : llama) {
+      text += row;
+    }
     for (const std::string& family : models::model_families()) {
-      std::vector<runs::Key> keys;
+      FamilyRows rows;
       try {
-        keys = runs::config_keys(family);
+        rows = rows_of(family, defaults);
       } catch (const Error&) {
         continue;  // its file is refused; `tessera plugin list` says why
       }
-      heading(fmt::format("[model] with family = \"{}\"", family));
-      defaults.model.sizes.clear();
-      for (const runs::Key& key : keys) {
-        if (key.of_family) {
-          row(key);
-        }
+      if (family != "llama") {
+        heading(fmt::format("[model] with family = \"{}\"", family));
+        text += differences(rows, llama);
       }
     }
   };
@@ -80,7 +116,7 @@ std::string config_reference() {
       section = key.section();
       heading(key.in_list() ? "[[parallel]]" : fmt::format("[{}]", section));
     }
-    row(key);
+    text += row_of(key, defaults);
   }
   return text;
 }
