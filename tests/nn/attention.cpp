@@ -416,7 +416,9 @@ TEST_CASE("sizes of attention that do not fit are refused") {
   CHECK(refused([](auto& o) {
           o.head_dim = 3;
           o.rotary.theta = 50;
-        }) == "attention: the rotary embedding needs an even head_dim (got 3)");
+        }) ==
+        "attention: the rotary embedding needs an even number of a head's features (expected at "
+        "most 3, got 3)");
 }
 
 TEST_CASE("position embeddings are added by counted and by given positions") {

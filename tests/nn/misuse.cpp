@@ -166,8 +166,9 @@ TEST_CASE("a Llama's shape is checked before anything is built") {
         "model.vocab: must be at least 1 (got -1)");
   CHECK(refused([](nn::DecoderShape& s) { s.kv_heads = 3; }).starts_with("model.kv_heads: "));
   CHECK(refused([](nn::DecoderShape& s) { s.dim = 10; }).starts_with("model.heads: "));
-  CHECK(refused([](nn::DecoderShape& s) { s.head_dim = 3; }).find("even head_dim") !=
-        std::string::npos);
+  CHECK(refused([](nn::DecoderShape& s) {
+          s.head_dim = 3;
+        }).find("even number of a head's features") != std::string::npos);
   const auto experts = [&](std::int64_t all, std::int64_t per_token, std::int64_t every) {
     return refused([&](nn::DecoderShape& s) {
       s.experts = all;

@@ -18,7 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 DATA = pathlib.Path(__file__).resolve().parent / "data"
-FAMILIES = ["dots1", "gemma2", "gemma3_text", "gpt2", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"]
+FAMILIES = ["cohere", "cohere2", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe",
+            "gpt2", "gpt_neox", "gptj", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "llama", "minimax_m2", "mistral", "mixtral", "olmo",
+            "olmo2", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2"]
 SMALL = {"model_type": "llama", "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "vocab_size": 101,
          "max_position_embeddings": 512}

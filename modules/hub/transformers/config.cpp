@@ -8,6 +8,7 @@ module;
 #include <span>
 #include <system_error>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 #include <utility>
 module tessera.hub;
 
@@ -41,17 +42,17 @@ std::string family_name(const Json& json, const std::string& name) {
   if (type == json.end() || type->is_null()) {
     fail_input({.thing = name,
                 .wrong = "model_type is missing",
-                .expected = join_words(models::model_families())});
+                .expected = "a family of models",
+                .advice = "'tessera model list' shows them"});
   }
   const std::vector<std::string> known = models::model_families();
   const std::string text = type->is_string() ? type->get<std::string>() : "";
   if (std::ranges::find(known, text) == known.end()) {
-    fail_input(
-        {.thing = name,
-         .wrong = fmt::format("model_type {} is not supported (only {}): another kind of "
-                              "model",
-                              json_text(*type), join_words(known)),
-         .advice = "if a plugin provides it, name the plugin: --plugin PATH, or plugins.paths"});
+    fail_input({.thing = name,
+                .wrong = fmt::format("model_type {} is no family of models{}",
+                                     shown(json_text(*type)), did_you_mean(text, known)),
+                .advice = "if a plugin or a family file provides it, name it: --plugin PATH, or "
+                          "plugins.paths; 'tessera model describe' shows the nearest families"});
   }
   return text;
 }
