@@ -17,9 +17,9 @@ LABELS = 3
 TEXT = dict(vocab_size=96, hidden_size=32, num_attention_heads=4, max_position_embeddings=64, pad_token_id=0)
 ENCODERS = {
     "bert": dict(TEXT, num_hidden_layers=2, intermediate_size=24, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, layer_norm_eps=1e-3),
-    "modernbert": dict(TEXT, num_hidden_layers=3, intermediate_size=20, norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, classifier_pooling="mean",
+    "modernbert": dict(TEXT, num_hidden_layers=2, intermediate_size=20, norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True, classifier_pooling="mean",
                        local_attention=6, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
-                       layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+                       layer_types=["full_attention", "sliding_attention"],
                        rope_parameters={"full_attention": PLAIN | {"rope_theta": 3000.0}, "sliding_attention": PLAIN}),
     "vit": dict(hidden_size=32, num_attention_heads=4, intermediate_size=28, num_hidden_layers=2, image_size=12, patch_size=4, num_channels=3, layer_norm_eps=1e-3),
 }
