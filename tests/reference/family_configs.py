@@ -73,7 +73,7 @@ FAMILIES = {
     "qwen3_next": dict(DELTA, layer_types=[LINEAR, FULL], num_experts=4, num_experts_per_tok=2, moe_intermediate_size=6,
                        shared_expert_intermediate_size=6, mlp_only_layers=[0], norm_topk_prob=True, attention_bias=True, head_dim=8, intermediate_size=12,
                        tie_word_embeddings=True, rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}),
-    "qwen3_5_text": dict(DELTA, num_hidden_layers=3, layer_types=[LINEAR, FULL, LINEAR], head_dim=8, attention_bias=True, intermediate_size=12, tie_word_embeddings=True,
+    "qwen3_5_text": dict(DELTA, layer_types=[LINEAR, FULL], head_dim=8, attention_bias=True,
                          rope_parameters=PLAIN | {"partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0], "mrope_interleaved": True}),
     "lfm2": dict(num_hidden_layers=3, layer_types=["conv", FULL, "conv"], conv_bias=True, conv_L_cache=3, block_multiple_of=5, block_ffn_dim_multiplier=0.9,
                  intermediate_size=24, rope_parameters=PLAIN),
