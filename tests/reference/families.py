@@ -64,7 +64,8 @@ def scatter(model, seed):
             elif p.numel() > 1 and (p == 1).all():  # norms, also those with weights for each head
                 around(1, 0.15, p)
             elif p.dim() > 1:
-                around(0, 0.4 if "conv" in name else 0.15, p)
+                # Queries and keys that are divided by their lengths must not be short.
+                around(0, 0.8 if "attn.conv" in name else 0.4 if "conv" in name or "in_proj_qkv" in name else 0.15, p)
             else:
                 around(p, 0.7 if name.endswith("sinks") else 0.15, p)
         for name, b in model.named_buffers():

@@ -10,7 +10,8 @@ SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention
 EXPERTS = dict(num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=8, first_k_dense_replace=1, norm_topk_prob=True)
 LATENT = dict(num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 LATENT_YARN = YARN | {"original_max_position_embeddings": 4, "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 0.7, "mscale_all_dim": 1.0}
-DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=4, linear_value_head_dim=6, linear_conv_kernel_dim=3)
+# A norm of few or small numbers divides by its epsilon alone at times: a small one makes gradients that rounding moves.
+DELTA = dict(rms_norm_eps=1e-2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=4, linear_value_head_dim=6, linear_conv_kernel_dim=3)
 MAMBA = dict(mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=2, mamba_d_state=6, mamba_d_conv=3, mamba_expand=2, mamba_chunk_size=8, mamba_proj_bias=True,
              time_step_limit=[0.0, 0.6])
 
@@ -51,8 +52,8 @@ FAMILIES = {
                     rope_parameters=PLAIN),
     "granitemoe": dict(attention_bias=True, num_local_experts=4, num_experts_per_tok=2, intermediate_size=8, embedding_multiplier=3.0,
                        attention_multiplier=0.2, residual_multiplier=0.6, logits_scaling=1.7, rope_parameters=PLAIN),
-    "olmoe": dict(num_experts=4, num_experts_per_tok=2, intermediate_size=8, attention_bias=True, clip_qkv=1.0, norm_topk_prob=True, rope_parameters=PLAIN),
-    "glm4_moe": dict(EXPERTS, n_group=2, topk_group=1, n_routed_experts=6, use_qk_norm=True, tie_word_embeddings=True, attention_bias=True, head_dim=10, routed_scaling_factor=1.5,
+    "olmoe": dict(tie_word_embeddings=True, num_experts=4, num_experts_per_tok=2, intermediate_size=8, attention_bias=True, clip_qkv=1.0, norm_topk_prob=True, rope_parameters=PLAIN),
+    "glm4_moe": dict(EXPERTS, intermediate_size=12, n_group=2, topk_group=1, n_routed_experts=6, use_qk_norm=True, tie_word_embeddings=True, attention_bias=True, head_dim=10, routed_scaling_factor=1.5,
                      rope_parameters=PLAIN | {"partial_rotary_factor": 0.6}),
     "minimax_m2": dict(tie_word_embeddings=True, head_dim=10, intermediate_size=8, num_local_experts=4, num_experts_per_tok=2, rope_parameters=PLAIN | {"partial_rotary_factor": 0.6}),
     "ernie4_5_moe": dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=8, moe_num_shared_experts=2, moe_layer_start_index=1, use_bias=True,
@@ -72,11 +73,11 @@ FAMILIES = {
     "qwen3_next": dict(DELTA, layer_types=[LINEAR, FULL], num_experts=4, num_experts_per_tok=2, moe_intermediate_size=6,
                        shared_expert_intermediate_size=6, mlp_only_layers=[0], norm_topk_prob=True, attention_bias=True, head_dim=8, intermediate_size=12,
                        tie_word_embeddings=True, rope_parameters=PLAIN | {"partial_rotary_factor": 0.5}),
-    "qwen3_5_text": dict(DELTA, num_hidden_layers=3, layer_types=[LINEAR, FULL, LINEAR], head_dim=8, attention_bias=True, intermediate_size=12, tie_word_embeddings=True,
+    "qwen3_5_text": dict(DELTA, layer_types=[LINEAR, FULL], head_dim=8, attention_bias=True,
                          rope_parameters=PLAIN | {"partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0], "mrope_interleaved": True}),
     "lfm2": dict(num_hidden_layers=3, layer_types=["conv", FULL, "conv"], conv_bias=True, conv_L_cache=3, block_multiple_of=5, block_ffn_dim_multiplier=0.9,
                  intermediate_size=24, rope_parameters=PLAIN),
-    "kimi_linear": LATENT | EXPERTS | dict(layer_types=[LINEAR, FULL], mlp_layer_types=["dense", "sparse"], q_lora_rank=None,
+    "kimi_linear": LATENT | EXPERTS | dict(rms_norm_eps=1e-2, layer_types=[LINEAR, FULL], mlp_layer_types=["dense", "sparse"], q_lora_rank=None,
                         num_local_experts=4, linear_head_dim=8, linear_num_heads=3, linear_conv_kernel_dim=3, intermediate_size=8, routed_scaling_factor=1.5),
     "mamba2": dict(tie_word_embeddings=True, num_heads=8, head_dim=8, state_size=6, n_groups=2, expand=2, conv_kernel=3, chunk_size=8, use_bias=True, time_step_limit=[0.0, 0.6]),
     "bamba": dict(MAMBA, attn_layer_indices=[1], attention_bias=True, mlp_bias=True, intermediate_size=12, tie_word_embeddings=True,
@@ -89,10 +90,10 @@ FAMILIES = {
     "nemotron_h": dict(num_hidden_layers=4, layers_block_type=[LINEAR, "moe", FULL, "mlp"], head_dim=8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=6, n_groups=2,
                        conv_kernel=3, chunk_size=8, use_bias=True, mlp_bias=True, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
                        moe_shared_expert_intermediate_size=6, moe_latent_size=12, n_group=2, topk_group=1, routed_scaling_factor=1.5, time_step_min=0.4),
-    "gemma3n_text": dict(num_hidden_layers=3, layer_types=[SLIDING, FULL, SLIDING], head_dim=8, intermediate_size=10, sliding_window=5, num_kv_shared_layers=1,
+    "gemma3n_text": dict(rms_norm_eps=1e-2, num_hidden_layers=3, layer_types=[SLIDING, FULL, SLIDING], head_dim=8, intermediate_size=10, sliding_window=5, num_kv_shared_layers=1,
                          hidden_size_per_layer_input=3, vocab_size_per_layer_input=90, altup_num_inputs=2, laurel_rank=3, final_logit_softcapping=4.0,
                          activation_sparsity_pattern=[0.6, 0.0, 0.3], rope_parameters={FULL: PLAIN | {"rope_theta": 3000.0}, SLIDING: PLAIN}),
-    "gemma4_text": dict(num_hidden_layers=3, layer_types=[SLIDING, FULL, FULL], head_dim=8, global_head_dim=12, num_global_key_value_heads=1,
+    "gemma4_text": dict(rms_norm_eps=1e-2, num_hidden_layers=3, layer_types=[SLIDING, FULL, FULL], head_dim=8, global_head_dim=12, num_global_key_value_heads=1,
                         attention_k_eq_v=True, num_kv_shared_layers=1, use_double_wide_mlp=True, intermediate_size=8, sliding_window=5, hidden_size_per_layer_input=3,
                         vocab_size_per_layer_input=96, final_logit_softcapping=4.0, enable_moe_block=False,
                         rope_parameters={FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 3000.0}, SLIDING: PLAIN}),
