@@ -172,8 +172,9 @@ void Group::combine(Queue queue, const Combination& c) {
 
 bool Group::all_gather(Queue queue, const void* source, void* destination, std::size_t bytes) {
   const auto gather = [&](const void* from, void* to) {
+    const cuda::StreamHandle stream = device_.handle_of(queue);  // may wait, and look at the group
     own_.call("ncclAllGather", [&](Comm comm) {
-      return api().all_gather(from, to, bytes, Type::uint8, comm, device_.handle_of(queue));
+      return api().all_gather(from, to, bytes, Type::uint8, comm, stream);
     });
   };
   const std::size_t all = bytes * static_cast<std::size_t>(own_.size());
@@ -191,9 +192,9 @@ bool Group::all_gather(Queue queue, const void* source, void* destination, std::
 
 bool Group::broadcast(Queue queue, const void* source, void* destination, std::size_t bytes,
                       int root) {
+  const cuda::StreamHandle stream = device_.handle_of(queue);
   own_.call("ncclBroadcast", [&](Comm comm) {
-    return api().broadcast(source, destination, bytes, Type::uint8, root, comm,
-                           device_.handle_of(queue));
+    return api().broadcast(source, destination, bytes, Type::uint8, root, comm, stream);
   });
   return true;
 }

@@ -636,6 +636,37 @@ TEST_CASE("a rank that is stopped is named in calls of the driver that wait for 
   CHECK(took.count() < 20);  // the limit is 1 s
 }
 
+TEST_CASE("many collectives are queued before the first one is done") {
+  const bool gathers = GENERATE(true, false);
+  const Outcome outcome = launched(2, [gathers](World& world) {
+    const Device device = gpu(world.rank());
+    Communicator& there = over_nccl(world, device);
+    const StreamScope scope(there.stream(device));
+    const Tensor x = full({1}, 1 + world.rank(), DType::f32, device);
+    const Tensor all = full({2}, 0, DType::f32, device);
+    std::atomic<bool> held{true};
+    current_stream(device).launch([&] {
+      while (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      held = false;
+    });
+    // The host waits for room in the stream, and looks at the group meanwhile.
+    for (int i = 0; i < 800; ++i) {
+      if (gathers) {
+        there.all_gather(x.device_address(), all.device_address(), 1, DType::f32);
+      } else {
+        there.broadcast(x.device_address(), 1, DType::f32, 1);
+      }
+    }
+    later.join();
+    check(to_doubles(gathers ? all : x) == (gathers ? Values{1, 2} : Values{2}), "the result");
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
 TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes on") {
   // A call that blocks because a queue of a few places is full would not be watched.
   const std::map<std::string, std::string> usual_driver = {{"TESSERA_EMULATOR_MODES", "0"}};
