@@ -135,6 +135,7 @@ const DriverApi& CudaDriver::enter() const {
   return api;
 }
 
+/// Nothing is queued on a device that is being opened.
 Result CudaDriver::unblocked(std::function<Result()> call) const {
   return opened_ ? watched_call(device_, context_, std::move(call)) : call();
 }

@@ -57,6 +57,7 @@ class CudaDriver final : public DeviceDriver, public Interop {
   StreamHandle handle_of(Queue queue) const override;
   void launch_kernel(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
                      const void* structure, std::size_t bytes) override;
+  Result unblocked(std::function<Result()> call) const override;
   /// With so many bytes of launched_memory() (kernels/mma.hpp): at most 99 KiB, which each GPU has.
   void launch_with_memory(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
                           unsigned memory, const void* structure, std::size_t bytes);
@@ -81,9 +82,6 @@ class CudaDriver final : public DeviceDriver, public Interop {
 
   /// Makes the device's context that of the calling thread, as every function does first.
   const DriverApi& enter() const;
-  /// A call that may block behind other ranks: see watched_call(). Nothing is queued on a device
-  /// that is being opened.
-  Result unblocked(std::function<Result()> call) const;
   Stream& of(Queue queue) const;
   void keep_room(Queue queue) const;
   /// Where streams compete for the device, those that are `urgent` come first.

@@ -1,6 +1,7 @@
 // A communicator of NCCL's as one rank uses it. Include it after the imports of tessera.base and
 // tessera.device.
 #pragma once
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,7 @@ class Communicator {
     int rank = 0;
     int size = 1;
     WaitCheck check = {};
+    std::size_t window = 0;  // bytes of the symmetric window of each group; 0: none
   };
 
   /// Returns when all members have called it. Errors: NCCL's, such as two members on one GPU.
@@ -37,6 +39,13 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   /// Nothing is queued any more, or abort() was called.
   ~Communicator();
+
+  /// The ranks, for errors: "ranks 0, 1".
+  const std::string& members() const { return place_.members; }
+  bool is_first_member() const { return place_.rank == 0; }
+  int size() const { return place_.size; }
+  /// Bytes of the symmetric window of each group that is split from it; 0: none.
+  std::size_t window() const { return place_.window; }
 
   /// Calls a function of NCCL's and waits until NCCL has accepted what it did. `name` is for
   /// errors.

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/arguments.hpp"
 #include "kernels/combine.hpp"
@@ -39,6 +40,12 @@ Result grouped(const Calls& calls) {
   result = calls();
   const Result ended = api().group_end();
   return result == Result::success ? ended : result;
+}
+
+/// Arrays in a window begin at multiples of this.
+std::size_t aligned(std::size_t bytes) {
+  constexpr std::size_t alignment = 512;
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 constexpr std::size_t vector_bytes = 16;
@@ -118,7 +125,14 @@ Reduce reduce_of(ReduceOp reduce) {
 
 Group::Group(const collective::DeviceGroupRequest& request, cuda::Interop& device,
              std::shared_ptr<Communicator> first)
-    : device_(device), first_(std::move(first)), own_(*first_, request.check) {}
+    : device_(device), first_(std::move(first)), own_(*first_, request.check) {
+  if (first_->window() > 0 && request.size > 1) {
+    window_ = std::make_unique<Window>(own_, device_, driver_of(request.device), first_->window());
+    if (!window_->is_open()) {
+      window_.reset();
+    }
+  }
+}
 
 /// NCCL wants no memory to be registered at the communicator's end.
 Group::~Group() {
@@ -157,18 +171,30 @@ void Group::combine(Queue queue, const Combination& c) {
 }
 
 bool Group::all_gather(Queue queue, const void* source, void* destination, std::size_t bytes) {
-  own_.call("ncclAllGather", [&](Comm comm) {
-    return api().all_gather(source, destination, bytes, Type::uint8, comm,
-                            device_.handle_of(queue));
-  });
+  const auto gather = [&](const void* from, void* to) {
+    const cuda::StreamHandle stream = device_.handle_of(queue);  // may wait, and look at the group
+    own_.call("ncclAllGather", [&](Comm comm) {
+      return api().all_gather(from, to, bytes, Type::uint8, comm, stream);
+    });
+  };
+  const std::size_t all = bytes * static_cast<std::size_t>(own_.size());
+  if (window_ == nullptr || aligned(bytes) + all > window_->bytes()) {
+    gather(source, destination);
+    return true;
+  }
+  std::byte* const own = window_->data();
+  std::byte* const gathered = own + aligned(bytes);
+  const Window::Copy in = {own, source, bytes};
+  const Window::Copy out = {destination, gathered, all};
+  window_->use(queue, {&in, 1}, [&] { gather(own, gathered); }, {&out, 1});
   return true;
 }
 
 bool Group::broadcast(Queue queue, const void* source, void* destination, std::size_t bytes,
                       int root) {
+  const cuda::StreamHandle stream = device_.handle_of(queue);
   own_.call("ncclBroadcast", [&](Comm comm) {
-    return api().broadcast(source, destination, bytes, Type::uint8, root, comm,
-                           device_.handle_of(queue));
+    return api().broadcast(source, destination, bytes, Type::uint8, root, comm, stream);
   });
   return true;
 }
@@ -179,20 +205,45 @@ bool Group::reduce_in_own_order(Queue queue, std::span<const GroupReduction> red
   if (!elements) {
     return false;
   }
-  const cuda::StreamHandle stream = device_.handle_of(queue);
-  own_.call("ncclAllReduce and ncclReduceScatter", [&](Comm comm) {
-    return grouped([&] {
-      Result result = Result::success;
-      for (const GroupReduction& r : reductions) {
-        const auto count = static_cast<std::size_t>(r.count);
-        const auto of = r.scattered ? api().reduce_scatter : api().all_reduce;
-        result = result == Result::success ? of(r.source, r.destination, count, *elements,
-                                                reduce_of(reduce), comm, stream)
-                                           : result;
-      }
-      return result;
+  const auto queue_all = [&](std::span<const GroupReduction> all) {
+    const cuda::StreamHandle stream = device_.handle_of(queue);
+    own_.call("ncclAllReduce and ncclReduceScatter", [&](Comm comm) {
+      return grouped([&] {
+        Result result = Result::success;
+        for (const GroupReduction& r : all) {
+          const auto count = static_cast<std::size_t>(r.count);
+          const auto of = r.scattered ? api().reduce_scatter : api().all_reduce;
+          result = result == Result::success ? of(r.source, r.destination, count, *elements,
+                                                  reduce_of(reduce), comm, stream)
+                                             : result;
+        }
+        return result;
+      });
     });
-  });
+  };
+  // Of a scattered reduction the source and the destination are in the window, of another one the
+  // source, which becomes the result.
+  std::vector<GroupReduction> staged;
+  std::vector<Window::Copy> in;
+  std::vector<Window::Copy> out;
+  std::size_t end = 0;
+  for (const GroupReduction& r : reductions) {
+    const std::size_t bytes = static_cast<std::size_t>(r.count) * size_of(type);
+    const std::size_t source = r.scattered ? bytes * static_cast<std::size_t>(own_.size()) : bytes;
+    std::byte* const place = window_ == nullptr ? nullptr : window_->data() + end;
+    std::byte* const result = r.scattered ? place + aligned(source) : place;
+    end += aligned(source) + (r.scattered ? aligned(bytes) : 0);
+    if (window_ == nullptr || end > window_->bytes()) {
+      queue_all(reductions);
+      return true;
+    }
+    in.push_back({place, r.source, source});
+    out.push_back({r.destination, result, bytes});
+    staged.push_back({place, result, r.count, r.scattered});
+  }
+  if (!staged.empty()) {
+    window_->use(queue, in, [&] { queue_all(staged); }, out);
+  }
   return true;
 }
 

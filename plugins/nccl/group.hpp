@@ -8,11 +8,13 @@
 #include <string>
 
 #include "communicator.hpp"
+#include "window.hpp"
 
 namespace tessera::nccl {
 
 /// Messages by grouped sends and receives; reductions by a kernel of the plugin cuda, in the order
-/// of the ranks.
+/// of the ranks. Gathers, and reductions in NCCL's own order, go through the group's window if
+/// there is one that has room for them.
 class Group final : public collective::DeviceGroup {
  public:
   /// Collective. `first`: a communicator of the members that has nothing queued; the group's own is
@@ -40,6 +42,7 @@ class Group final : public collective::DeviceGroup {
   cuda::Interop& device_;
   std::shared_ptr<Communicator> first_;
   Communicator own_;
+  std::unique_ptr<Window> window_;  // null: none; it ends before the communicator
   std::mutex mutex_;
   std::map<void*, void*> registered_;  // handles by address
 };

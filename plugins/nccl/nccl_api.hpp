@@ -55,7 +55,14 @@ struct Config {
   int traffic_class = undefined;  // 2.25 and later; here to fill the structure's last word
 };
 
-/// The library's functions, without "nccl". The last two may be missing (null).
+/// Memory of a communicator that its members reach.
+struct WindowData;
+using WindowHandle = WindowData*;
+/// Of a window: in each call, the arrays of all members are at the same places of it.
+inline constexpr int collective_symmetric = 1;
+inline constexpr std::size_t window_alignment = 4096;
+
+/// The library's functions, without "nccl". Those from comm_register on may be missing (null).
 struct Api {
   Result (*get_version)(int* version);
   Result (*get_unique_id)(UniqueId* id);
@@ -85,6 +92,13 @@ struct Api {
 
   Result (*comm_register)(Comm comm, void* data, std::size_t bytes, void** handle);
   Result (*comm_deregister)(Comm comm, void* handle);
+
+  // 2.27 and later.
+  Result (*comm_window_register)(Comm comm, void* data, std::size_t bytes, WindowHandle* window,
+                                 int flags);
+  Result (*comm_window_deregister)(Comm comm, WindowHandle window);
+  Result (*mem_alloc)(void** data, std::size_t bytes);
+  Result (*mem_free)(void* data);
 };
 
 /// Calls use(the place of a function's pointer, its name in the library, whether it must be there)
@@ -111,6 +125,10 @@ void each_function(Api& api, Use use) {
   use(api.reduce_scatter, "ncclReduceScatter", true);
   use(api.comm_register, "ncclCommRegister", false);
   use(api.comm_deregister, "ncclCommDeregister", false);
+  use(api.comm_window_register, "ncclCommWindowRegister", false);
+  use(api.comm_window_deregister, "ncclCommWindowDeregister", false);
+  use(api.mem_alloc, "ncclMemAlloc", false);
+  use(api.mem_free, "ncclMemFree", false);
 }
 
 }  // namespace tessera::nccl

@@ -1,6 +1,7 @@
 // Collectives between GPUs of NVIDIA, by NCCL.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -62,19 +63,25 @@ FirstCommunicators& first_communicators() {
   return all;
 }
 
-/// NCCL's unique id; none where the members have a communicator to split.
+/// What member 0 decides for all: NCCL's unique id, and the bytes of the windows.
+struct GroupId {
+  nccl::UniqueId unique;
+  std::uint64_t window = 0;
+};
+
+/// None where the members have a communicator to split.
 std::vector<std::byte> make_id(const DeviceGroupRequest& request) {
   if (first_communicators().find(request) != nullptr) {
     return {};
   }
-  nccl::UniqueId id = {};
-  const nccl::Result result = nccl::api().get_unique_id(&id);
+  GroupId id = {.unique = {}, .window = nccl::windows_asked_for()};
+  const nccl::Result result = nccl::api().get_unique_id(&id.unique);
   if (result != nccl::Result::success) {
     fail({.thing = "collectives 'cuda'",
           .wrong = std::string("ncclGetUniqueId fails: ") + nccl::api().get_error_string(result),
           .advice = "run again with NCCL_DEBUG=WARN for NCCL's own report"});
   }
-  const auto bytes = std::as_bytes(std::span(id.bytes));
+  const auto bytes = std::as_bytes(std::span(&id, 1));
   return {bytes.begin(), bytes.end()};
 }
 
@@ -95,12 +102,12 @@ std::unique_ptr<collective::DeviceGroup> join(const DeviceGroupRequest& request)
   }
   std::shared_ptr<Communicator> first = first_communicators().find(request);
   if (!request.id.empty()) {
-    nccl::UniqueId id = {};
-    std::memcpy(id.bytes, request.id.data(), std::min(sizeof(id.bytes), request.id.size()));
+    GroupId id = {};
+    std::memcpy(&id, request.id.data(), std::min(sizeof(id), request.id.size()));
     first = std::make_shared<Communicator>(
         Communicator::GroupMember{*device, numbers_text("rank", request.ranks), request.rank,
-                                  request.size, request.check},
-        id, shares_buffers(request.size));
+                                  request.size, request.check, id.window},
+        id.unique, shares_buffers(request.size));
     first_communicators().add(request, first);
   }
   if (first == nullptr) {

@@ -58,9 +58,20 @@ $layout
 TOML
 }
 
+# The last command, with what draws the emulator's behaviour: what to run again where the script fails.
+my $last_run = '';
+END {
+  if ($? != 0 && $? != 77 && $last_run ne '') {
+    $File::Temp::KEEP_ALL = 1;  # what the command reads
+    print STDERR "the last run: $last_run\n";
+  }
+}
+
 # Runs a command; its status, and what it prints.
 sub run {
   my ($log, @command) = @_;
+  my @drawn_by = map { defined $ENV{$_} ? "$_='$ENV{$_}'" : () } sort grep { /^TESSERA_EMULATOR_|^LD_LIBRARY_PATH$/ } keys %ENV;
+  $last_run = join ' ', @drawn_by, map { "'" . s/'/'\\''/gr . "'" } @command;
   my $pid = fork // die "fork: $!\n";
   if ($pid == 0) {
     open STDIN, '<', '/dev/null';

@@ -1,7 +1,8 @@
 #!/usr/bin/env perl
 # Trains configs for 3 steps, made smaller, on the CPU and on emulated GPUs, eager and planned: losses and norms of the
-# gradients agree, and another order of streams, blocks and threads gives the same bits.
-#   configs.pl PROGRAM EMULATOR KERNELS PLUGIN[,PLUGIN] CONFIG...
+# gradients agree, and another order of streams, blocks and threads, with a driver that blocks elsewhere, gives the same bits.
+#   configs.pl PROGRAM EMULATOR KERNELS PLUGIN[,PLUGIN] FOLDER|CONFIG...
+# A folder: all configs in it. The driver of each run on GPUs is drawn by TESSERA_EMULATOR_MODES + 1000 for each run before it.
 use strict;
 use warnings;
 use File::Basename qw(basename);
@@ -11,8 +12,10 @@ use lib $FindBin::RealBin, "$FindBin::RealBin/../support";
 use EmulatedRun qw(use_emulator text_to_train_on run steps_in compare_steps);
 use Files qw(text_of);
 
-my ($program, $emulator, $kernels, $plugins, @configs) = @ARGV;
-die "usage: configs.pl PROGRAM EMULATOR KERNELS PLUGIN[,PLUGIN] CONFIG...\n" unless @configs;
+my ($program, $emulator, $kernels, $plugins, @named) = @ARGV;
+my @configs = map { -d $_ ? sort glob "$_/*.toml" : $_ } @named;
+die "usage: configs.pl PROGRAM EMULATOR KERNELS PLUGIN[,PLUGIN] FOLDER|CONFIG...\n" unless @configs;
+my $modes = $ENV{TESSERA_EMULATOR_MODES} // 0;
 my $folder = tempdir(CLEANUP => 1);
 use_emulator($emulator, $kernels, 8);
 text_to_train_on("$folder/text");
@@ -48,12 +51,15 @@ for my $config (@configs) {
   for my $how ([], \@planned) {
     my $bits;
     for my $seed (0, 5) {
-      $ENV{TESSERA_EMULATOR_SEED} = $seed;
+      local $ENV{TESSERA_EMULATOR_SEED} = $seed;
+      local $ENV{TESSERA_EMULATOR_MODES} = $modes;
+      $modes += 1000;
       my @found = steps_of($config, 'train.device=cuda', @$how);
       compare_steps("$name @$how", \@wanted, \@found, $tolerance);
       my $text = join ' ', map { @$_ } @found;
       $bits //= $text;
-      die "$name @$how: another order of streams, blocks and threads gives other bits: $text, not $bits\n" unless $text eq $bits;
+      die "$name @$how: another order of streams, blocks and threads, or another driver, gives other bits: $text, not $bits\n"
+        unless $text eq $bits;
     }
     print "$name @$how: 3 steps agree: $bits\n";
   }

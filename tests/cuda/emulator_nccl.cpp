@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -24,6 +25,7 @@ using tessera::nccl::Config;
 using tessera::nccl::Reduce;
 using tessera::nccl::Type;
 using tessera::nccl::UniqueId;
+using tessera::nccl::WindowHandle;
 using Done = tessera::cuda::Result;
 using Result = tessera::nccl::Result;
 using tessera::testing::contains;
@@ -52,6 +54,10 @@ Result ncclRecv(void*, std::size_t, Type, int, Comm, StreamHandle);
 Result ncclAllGather(const void*, void*, std::size_t, Type, Comm, StreamHandle);
 Result ncclBroadcast(const void*, void*, std::size_t, Type, int, Comm, StreamHandle);
 Result ncclAllReduce(const void*, void*, std::size_t, Type, Reduce, Comm, StreamHandle);
+Result ncclMemAlloc(void**, std::size_t);
+Result ncclMemFree(void*);
+Result ncclCommWindowRegister(Comm, void*, std::size_t, WindowHandle*, int);
+Result ncclCommWindowDeregister(Comm, WindowHandle);
 }
 
 namespace {
@@ -241,4 +247,143 @@ TEST_CASE("an abort of the emulated NCCL ends what waits for another rank") {
     }
   });
   CHECK(error.empty());
+}
+
+namespace {
+
+/// Memory of ncclMemAlloc, and its window.
+struct WindowOfRank {
+  static constexpr std::size_t bytes = 8192;
+  Rank& rank;
+  float* data = nullptr;
+  WindowHandle handle = nullptr;
+
+  explicit WindowOfRank(Rank& of, std::size_t registered = bytes) : rank(of) {
+    ncclMemAlloc(reinterpret_cast<void**>(&data), bytes);
+    register_from(0, registered);
+  }
+  void register_from(std::size_t at, std::size_t count) {
+    ncclCommWindowRegister(rank.comm, reinterpret_cast<std::byte*>(data) + at, count, &handle, 1);
+  }
+  void deregister() const { ncclCommWindowDeregister(rank.comm, handle); }
+  void sum(const float* from, float* to, std::size_t count = 3) const {
+    ncclAllReduce(from, to, count, Type::float32, Reduce::sum, rank.comm, rank.stream);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the emulated NCCL has symmetric windows, unless they are switched off") {
+  const bool enabled = GENERATE(true, false);
+  if (!enabled) setenv("NCCL_WIN_ENABLE", "0", 1);
+  const std::uint64_t before = emulator_window_calls();
+  std::vector<float> sums[2];
+  bool has_window[2] = {};
+  const std::string error = run_ranks([&](Rank& rank) {
+    const WindowOfRank window(rank);
+    has_window[rank.number] = window.handle != nullptr;
+    const std::vector<float> values(Rank::count, static_cast<float>(1 + rank.number));
+    cuMemcpyHtoDAsync_v2(reinterpret_cast<DevicePointer>(window.data), values.data(),
+                         Rank::count * sizeof(float), rank.stream);
+    window.sum(window.data, window.data, Rank::count);
+    sums[rank.number] = rank.read(window.data);
+    window.deregister();
+    ncclMemFree(window.data);
+  });
+  unsetenv("NCCL_WIN_ENABLE");
+  CHECK(error.empty());
+  CHECK(sums[0] == std::vector<float>(Rank::count, 3));
+  CHECK(sums[1] == sums[0]);
+  CHECK(has_window[0] == enabled);
+  CHECK(has_window[1] == enabled);
+  CHECK(emulator_window_calls() - before == (enabled ? 2 : 0));
+  CHECK(emulator_window_memory() == 0);
+}
+
+TEST_CASE("the emulated NCCL finds mistakes with symmetric windows") {
+  const auto [expected, body] = GENERATE(table<const char*, void (*)(Rank&)>({
+      {"not memory of ncclMemAlloc",
+       [](Rank& rank) {
+         WindowHandle handle = nullptr;
+         ncclCommWindowRegister(rank.comm, rank.memory(), 16, &handle, 1);
+       }},
+      {"that end 4096 bytes past the memory of ncclMemAlloc",
+       [](Rank& rank) { const WindowOfRank window(rank, WindowOfRank::bytes + 4096); }},
+      {"no multiple of 4096",
+       [](Rank& rank) {
+         WindowOfRank window(rank, 4096);
+         window.register_from(4096 + 512, 512);
+       }},
+      {"overlap another window",
+       [](Rank& rank) {
+         WindowOfRank window(rank);
+         window.register_from(4096, 4096);
+       }},
+      {"bytes with flags 1 where rank",
+       [](Rank& rank) {
+         const WindowOfRank window(rank, 4096 * static_cast<std::size_t>(1 + rank.number));
+       }},
+      {"collectives, rank",
+       [](Rank& rank) {
+         float* const data = rank.memory();
+         if (rank.number == 0) {
+           ncclAllReduce(data, data, 3, Type::float32, Reduce::sum, rank.comm, rank.stream);
+         }
+         const WindowOfRank window(rank);
+       }},
+      {"to memory at byte 0 of window 1",
+       [](Rank& rank) {
+         const WindowOfRank window(rank);
+         float* const data = rank.number == 0 ? window.data : rank.memory();
+         window.sum(data, data);
+       }},
+      {"at byte 512 of window 1",
+       [](Rank& rank) {
+         const WindowOfRank window(rank);
+         float* const data = window.data + 128 * rank.number;
+         window.sum(data, data);
+       }},
+      {"end 4 bytes past it",
+       [](Rank& rank) {
+         const WindowOfRank window(rank, 4096);
+         window.sum(window.data + 1022, window.data);
+       }},
+      {"was a window until ncclCommWindowDeregister",
+       [](Rank& rank) {
+         const WindowOfRank window(rank);
+         window.deregister();
+         window.sum(window.data, window.data);
+       }},
+      {"not a window of the communicator, or no more",
+       [](Rank& rank) {
+         const WindowOfRank window(rank);
+         window.deregister();
+         window.deregister();
+       }},
+      {"ncclCommWindowDeregister of a communicator that has work",
+       [](Rank& rank) {
+         emulator_set_idle(0);
+         const WindowOfRank window(rank);
+         window.sum(window.data, window.data);
+         window.deregister();
+       }},
+      {"still registered; call ncclCommWindowDeregister",
+       [](Rank& rank) {
+         const WindowOfRank window(rank);
+         ncclMemFree(window.data);
+       }},
+      {"not of ncclMemAlloc, or was freed",
+       [](Rank& rank) {
+         const WindowOfRank window(rank);
+         window.deregister();
+         ncclMemFree(window.data);
+         ncclMemFree(window.data);
+       }},
+  }));
+  const std::string error = run_ranks([&body](Rank& rank) {
+    body(rank);
+    cuStreamSynchronize(rank.stream);
+  });
+  INFO(error);
+  CHECK(contains(error, expected));
 }

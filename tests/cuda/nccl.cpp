@@ -93,6 +93,12 @@ Outcome as_program(const std::function<int()>& body,
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  // What draws the emulator's behaviour, for a run that is to be repeated.
+  const char* const modes = std::getenv("TESSERA_EMULATOR_MODES");
+  outcome.errors += std::string("\nTESSERA_EMULATOR_MODES=") + (modes == nullptr ? "0" : modes);
+  for (const auto& [name, value] : variables) {
+    outcome.errors += std::string(", ").append(name).append("=").append(value);
+  }
   return outcome;
 }
 
@@ -252,7 +258,8 @@ TEST_CASE("reductions of any type, over few and many ranks, have the CPU's bits 
 }
 
 TEST_CASE("a group over NCCL gives back the memory that it has registered") {
-  const Outcome outcome = as_program([] {
+  const std::string window = GENERATE("0", "4");
+  const auto body = [] {
     collective::run_threads(2, [](World& world) {
       const Device device = gpu(world.rank());
       Communicator& there = over_nccl(world, device);
@@ -262,8 +269,10 @@ TEST_CASE("a group over NCCL gives back the memory that it has registered") {
       synchronize(device);
     });
     synchronize(gpu(0));  // raises what the emulator has found at the end of the groups
+    check(emulator_window_memory() == 0, "the windows' memory is freed");
     return 0;
-  });
+  };
+  const Outcome outcome = as_program(body, {{"TESSERA_NCCL_WINDOW", window}});
   INFO(outcome.errors);
   CHECK(outcome.code == 0);
 }
@@ -301,6 +310,130 @@ TEST_CASE(
   });
   INFO(outcome.errors);
   CHECK(outcome.code == 0);
+}
+
+namespace {
+
+/// Collectives of these members, in whatever order they reduce, have the host's results; whether
+/// they have gone through a symmetric window.
+bool go_through_windows(World& world, const std::vector<int>& members, bool own_order) {
+  const Device device = gpu(world.rank());
+  Communicator* const there = world.communicator_on(device, members);
+  check(there != nullptr, "NCCL is used");
+  const StreamScope scope(there->stream(device));
+  const std::uint64_t before = emulator_window_calls();
+  const auto count = static_cast<std::int64_t>(members.size());
+  const Tensor x = filled(world, 1000, DType::bf16);
+  const Tensor all = full({1000 * count}, 0, DType::bf16, device);
+  there->all_gather(ops::to_device(x, device).device_address(), all.device_address(), 1000,
+                    DType::bf16);
+  synchronize(device);
+  const bool gathered = emulator_window_calls() > before;
+  if (members.size() == static_cast<std::size_t>(world.size())) {
+    for (const Form& form : forms()) {
+      compare(world, *there, device, form, DType::i64, 33);  // exact in any order
+      if (!own_order) compare(world, *there, device, form, DType::bf16, 700);
+    }
+    const std::uint64_t ended = emulator_window_calls();
+    compare(world, *there, device, forms()[0], DType::i64, 200000);  // more than a window has
+    check(emulator_window_calls() == ended, "what is too large goes beside the window");
+  }
+  const auto own =
+      static_cast<std::int64_t>(std::ranges::find(members, world.rank()) - members.begin());
+  check(to_doubles(ops::slice(all, 0, 1000 * own, 1000 * (own + 1))) == to_doubles(x),
+        "this rank's piece");
+  return gathered;
+}
+
+}  // namespace
+
+TEST_CASE("collectives of GPUs go through symmetric windows where NCCL has some") {
+  const auto [ranks, machines] = GENERATE(table<int, int>({{2, 1}, {4, 1}, {4, 2}}));
+  const bool own_order = GENERATE(false, true);
+  const Outcome outcome = launched(
+      ranks,
+      [machines, own_order](World& world) {
+        const int of_machine = world.size() / machines;
+        const int first = world.rank() / of_machine * of_machine;
+        setenv("TESSERA_EMULATOR_MACHINE", std::to_string(first).c_str(), 1);
+        if (world.rank() != 0) unsetenv("TESSERA_NCCL_WINDOW");  // rank 0 decides
+        if (own_order) world.set_device_collectives(collective::DeviceCollectives::own_order);
+        check(go_through_windows(world, all_ranks(world), own_order) == (machines == 1),
+              "windows of all ranks");
+        if (machines > 1) {
+          if (world.rank() == first) setenv("TESSERA_NCCL_WINDOW", "1", 1);
+          check(go_through_windows(world, {first, first + 1}, own_order), "windows of a machine");
+        }
+      },
+      {{"TESSERA_NCCL_WINDOW", "1"}});
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+  CHECK(contains(outcome.errors, "has no symmetric windows for ranks 0, 1, 2 and 3") ==
+        (machines == 2));
+}
+
+TEST_CASE("calls of a group in several queues use its window one after the other") {
+  const std::string seed = GENERATE("0", "1", "5", "6");
+  const Outcome outcome = as_program(
+      [] {
+        const auto offer = plugin::host().find<collective::CollectivesPlugin>("cuda")();
+        const std::array<int, 2> members = {0, 1};
+        std::vector<std::byte> id;
+        std::atomic<bool> has_id{false};
+        collective::run_threads(2, [&](World& world) {
+          const Device device = gpu(world.rank());
+          DeviceGroupRequest request = {
+              .device = device, .rank = world.rank(), .size = 2, .ranks = members, .check = [] {}};
+          if (world.rank() == 0) {
+            id = offer.make_id(request);
+            has_id = true;
+          }
+          while (!has_id) std::this_thread::yield();
+          request.id = id;
+          const auto group = offer.join(request);
+          const std::array<Stream, 2> streams = {Stream::make(device), Stream::make(device)};
+          std::vector<Tensor> sources, gathered;
+          for (int i = 0; i < 4; ++i) {
+            sources.push_back(full({500}, 10 * world.rank() + i, DType::f32, device));
+            gathered.push_back(full({1000}, 0, DType::f32, device));
+          }
+          synchronize(device);
+          for (int i = 0; i < 4; ++i) {
+            group->all_gather(streams[i % 2].native(), sources[i].device_address(),
+                              gathered[i].device_address(), 2000);
+          }
+          for (const Stream& stream : streams) stream.synchronize();
+          for (int i = 0; i < 4; ++i) {
+            Values expected(500, i);
+            expected.resize(1000, 10 + i);
+            check(to_doubles(gathered[i]) == expected, "gather " + std::to_string(i));
+          }
+        });
+        return 0;
+      },
+      {{"TESSERA_EMULATOR_SEED", seed}, {"TESSERA_NCCL_WINDOW", "1"}});
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
+TEST_CASE("what is wrong with symmetric windows is an error that says what to do") {
+  const auto use = [](World& world) { over_nccl(world, gpu(world.rank())); };
+  const auto errors_of = [&](const std::map<std::string, std::string>& variables) {
+    const Outcome outcome = launched(2, use, variables);
+    CHECK(outcome.code == 2);
+    return outcome.errors;
+  };
+  CHECK(contains(errors_of({{"TESSERA_NCCL_WINDOW", "many"}}),
+                 "TESSERA_NCCL_WINDOW: is not the size of a window in MiB (expected 0 (no windows) "
+                 "to 4096, got many)"));
+  CHECK(contains(errors_of({{"TESSERA_NCCL_WINDOW", "8"}, {"TESSERA_EMULATOR_NCCL", "22603"}}),
+                 "NCCL has no symmetric windows (expected version 2.27.0 or later, got 2.26.3)"));
+  CHECK(contains(errors_of({{"TESSERA_NCCL_WINDOW", "4096"}}),
+                 "ncclMemAlloc of 4096 MiB for ranks 0 and 1 fails"));
+  const Outcome off = launched(2, use, {{"TESSERA_NCCL_WINDOW", "8"}, {"NCCL_WIN_ENABLE", "0"}});
+  INFO(off.errors);
+  CHECK(off.code == 0);
+  CHECK(contains(off.errors, "NCCL has no symmetric windows for ranks 0 and 1"));
 }
 
 TEST_CASE("collectives of GPUs go through the host's memory where that is asked for") {
@@ -385,25 +518,27 @@ TEST_CASE("a rank that is killed within a function of NCCL's ends the others, wh
   const std::string place = GENERATE(
       "ncclCommInitRankConfig 1", "ncclCommSplit 1", "ncclCommRegister 1",
       "ncclCommGetAsyncError 2", "ncclGroupEnd 1", "ncclSend 2", "ncclRecv 1", "ncclAllGather 1",
-      "ncclBroadcast 1", "transfer 1", "transfer 9", "ncclCommDeregister 1", "ncclCommFinalize 1");
+      "ncclBroadcast 1", "transfer 1", "transfer 9", "ncclCommDeregister 1", "ncclCommFinalize 1",
+      "ncclMemAlloc 1", "ncclCommWindowRegister 1", "ncclCommWindowDeregister 1", "ncclMemFree 1");
+  const bool windows = contains(place, "Window") || contains(place, "Mem") || place == "transfer 9";
   constexpr std::int64_t count = 30000;  // travels in several parts
   const auto begin = std::chrono::steady_clock::now();
-  const Outcome outcome =
-      launched(2,
-               [](World& world) {
-                 const Device device = gpu(world.rank());
-                 Communicator& there = over_nccl(world, device);
-                 const StreamScope scope(there.stream(device));
-                 const Tensor x = full({count}, 1, DType::f32, device);
-                 const Tensor all = full({2 * count}, 1, DType::f32, device);
-                 for (int i = 0; i < 20; ++i) {
-                   there.all_gather(x.device_address(), all.device_address(), count, DType::f32);
-                   there.broadcast(x.device_address(), count, DType::f32, 1);
-                   there.all_reduce(x.device_address(), x.device_address(), count, DType::f32);
-                   to_doubles(x);
-                 }
-               },
-               {{"TESSERA_EMULATOR_KILL", "1 " + place}});
+  const Outcome outcome = launched(
+      2,
+      [](World& world) {
+        const Device device = gpu(world.rank());
+        Communicator& there = over_nccl(world, device);
+        const StreamScope scope(there.stream(device));
+        const Tensor x = full({count}, 1, DType::f32, device);
+        const Tensor all = full({2 * count}, 1, DType::f32, device);
+        for (int i = 0; i < 20; ++i) {
+          there.all_gather(x.device_address(), all.device_address(), count, DType::f32);
+          there.broadcast(x.device_address(), count, DType::f32, 1);
+          there.all_reduce(x.device_address(), x.device_address(), count, DType::f32);
+          to_doubles(x);
+        }
+      },
+      {{"TESSERA_EMULATOR_KILL", "1 " + place}, {"TESSERA_NCCL_WINDOW", windows ? "1" : "0"}});
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   INFO(place << ": " << outcome.errors);
   CHECK(outcome.code == 1);
@@ -501,6 +636,37 @@ TEST_CASE("a rank that is stopped is named in calls of the driver that wait for 
   CHECK(took.count() < 20);  // the limit is 1 s
 }
 
+TEST_CASE("many collectives are queued before the first one is done") {
+  const bool gathers = GENERATE(true, false);
+  const Outcome outcome = launched(2, [gathers](World& world) {
+    const Device device = gpu(world.rank());
+    Communicator& there = over_nccl(world, device);
+    const StreamScope scope(there.stream(device));
+    const Tensor x = full({1}, 1 + world.rank(), DType::f32, device);
+    const Tensor all = full({2}, 0, DType::f32, device);
+    std::atomic<bool> held{true};
+    current_stream(device).launch([&] {
+      while (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    std::thread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      held = false;
+    });
+    // The host waits for room in the stream, and looks at the group meanwhile.
+    for (int i = 0; i < 800; ++i) {
+      if (gathers) {
+        there.all_gather(x.device_address(), all.device_address(), 1, DType::f32);
+      } else {
+        there.broadcast(x.device_address(), 1, DType::f32, 1);
+      }
+    }
+    later.join();
+    check(to_doubles(gathers ? all : x) == (gathers ? Values{1, 2} : Values{2}), "the result");
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
+
 TEST_CASE("what is queued over NCCL ends when the run fails, and its stream goes on") {
   // A call that blocks because a queue of a few places is full would not be watched.
   const std::map<std::string, std::string> usual_driver = {{"TESSERA_EMULATOR_MODES", "0"}};
@@ -572,9 +738,13 @@ TEST_CASE("calls over NCCL that differ are an error that shows both, before the 
 }
 
 TEST_CASE("a rank that does not join a group over NCCL is named at the time limit") {
+  const std::string place =
+      GENERATE("ncclCommInitRankConfig", "ncclMemAlloc", "ncclCommWindowRegister");
   const Outcome outcome = launched(
       2, [](World& world) { over_nccl(world, gpu(world.rank())); },
-      {{"TESSERA_EMULATOR_KILL", "1 ncclCommInitRankConfig 1 " + std::to_string(SIGSTOP)}}, 1);
+      {{"TESSERA_EMULATOR_KILL", "1 " + place + " 1 " + std::to_string(SIGSTOP)},
+       {"TESSERA_NCCL_WINDOW", "1"}},
+      1);
   INFO(outcome.errors);
   CHECK(outcome.code == 1);
   CHECK(contains(outcome.errors, "joining a group on 'cuda' by its plugin of collectives"));

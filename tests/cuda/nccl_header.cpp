@@ -47,6 +47,14 @@ static_assert(same<decltype(Api::all_reduce), decltype(&ncclAllReduce)>);
 static_assert(same<decltype(Api::reduce_scatter), decltype(&ncclReduceScatter)>);
 static_assert(same<decltype(Api::comm_register), decltype(&ncclCommRegister)>);
 static_assert(same<decltype(Api::comm_deregister), decltype(&ncclCommDeregister)>);
+#ifdef NCCL_WIN_REQUIRED_ALIGNMENT  // 2.28
+static_assert(same<decltype(Api::comm_window_register), decltype(&ncclCommWindowRegister)>);
+static_assert(same<decltype(Api::comm_window_deregister), decltype(&ncclCommWindowDeregister)>);
+static_assert(collective_symmetric == NCCL_WIN_COLL_SYMMETRIC);
+static_assert(window_alignment == NCCL_WIN_REQUIRED_ALIGNMENT);
+#endif
+static_assert(same<decltype(Api::mem_alloc), decltype(&ncclMemAlloc)>);
+static_assert(same<decltype(Api::mem_free), decltype(&ncclMemFree)>);
 
 template <class Ours, class Theirs>
 constexpr bool is(Ours ours, Theirs theirs) {

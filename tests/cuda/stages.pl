@@ -1,6 +1,7 @@
 #!/usr/bin/env perl
 # Stages and context parallel on emulated GPUs, whose messages go by NCCL or through the host: the steps have the same
-# bits, on one machine and on two. A rank that dies in a message ends all of them, with its name.
+# bits, on one machine and on two, and where gathers within a machine go through symmetric windows. A rank that dies in a
+# message, or while a window is registered, ends all of them, with its name.
 #   stages.pl PROGRAM EMULATOR KERNELS PLUGIN...
 use strict;
 use warnings;
@@ -77,12 +78,12 @@ for my $name (sort keys %layouts) {
     my $found = bits(steps_of($name, @$how));
     die "$name @$how: $found over NCCL, through the host " . bits(@wanted) . "\n" unless $found eq bits(@wanted);
   }
-  if ($name eq 'sharded' || $name eq 'context') {
+  for my $window ($name eq 'sharded' ? (0, 1) : $name eq 'context' ? 0 : ()) {
     unlink "$folder/metrics";
-    my ($ends, @texts) = on_two_machines($name, {}, "log.metrics=$folder/metrics");
+    my ($ends, @texts) = on_two_machines($name, { TESSERA_NCCL_WINDOW => $window }, "log.metrics=$folder/metrics");
     die "$name on two machines ends with @$ends:\n$texts[0]\n$texts[1]" if grep { $_ != 0 } @$ends;
     my $found = bits(steps_in("$folder/metrics", 3));
-    die "$name on two machines: $found, on one " . bits(@wanted) . "\n" unless $found eq bits(@wanted);
+    die "$name on two machines, windows of $window MiB: $found, on one " . bits(@wanted) . "\n" unless $found eq bits(@wanted);
   }
   print "$name: ", bits(@wanted), "\n";
 }
@@ -96,9 +97,11 @@ for my $place ('ncclSend 4', 'ncclRecv 4', 'ncclGroupEnd 9') {
   die "a rank that dies at $place: status $status after $took s (expected 256 within 30):\n$text"
     unless $status == 256 && $took < 30 && $text =~ /^error: rank [1-3]\b/m;
 }
-my ($ends, @texts) = on_two_machines('sharded', { TESSERA_EMULATOR_KILL => '1 ncclRecv 6' });
-for my $machine (0, 1) {
-  die "a rank that dies on two machines: machine $machine ends with $ends->[$machine]:\n$texts[$machine]"
-    unless $ends->[$machine] == 256 && $texts[$machine] =~ /^error: rank [0-3]\b/m;
+for my $place ('ncclRecv 6', 'ncclCommWindowRegister 1', 'ncclMemAlloc 1') {
+  my ($ends, @texts) = on_two_machines('sharded', { TESSERA_NCCL_WINDOW => 1, TESSERA_EMULATOR_KILL => "1 $place" });
+  for my $machine (0, 1) {
+    die "a rank that dies at $place on two machines: machine $machine ends with $ends->[$machine]:\n$texts[$machine]"
+      unless $ends->[$machine] == 256 && $texts[$machine] =~ /^error: rank [0-3]\b/m;
+  }
 }
 print "a rank that dies is named\n";

@@ -118,6 +118,17 @@ if ($run eq 'one_rank' || $run eq 'fsdp' || $run eq 'offload') {
     die "$executor, as graphs, gives other bits: $text, not $bits\n" unless $text eq $bits;
   }
 }
+# Through NCCL's symmetric windows, which hold every gather of this model.
+if ($run eq 'fsdp') {
+  local $ENV{TESSERA_NCCL_WINDOW} = 1;
+  for my $how ([], ['graph.capture=true']) {
+    my $text = join ' ', map { @$_ } steps_on('cuda', @$how);
+    die "through symmetric windows, @$how, the bits are others: $text, not $bits\n" unless $text eq $bits;
+  }
+  local $ENV{TESSERA_EMULATOR_NCCL} = 22603;
+  eval { steps_on('cuda'); 1 } and die "a run with windows that NCCL has not is not refused\n";
+  die "an NCCL without windows is another error: $@" unless $@ =~ /TESSERA_NCCL_WINDOW: NCCL has no symmetric windows/;
+}
 print "3 steps agree: $bits\n";
 
 # The metrics have what tensors hold in the GPU's memory.
@@ -203,7 +214,9 @@ $ENV{XDG_DATA_HOME} = "$folder/data";
 if (`$program doctor` !~ /^ *collectives /m) {  # they are not installed beside the program
   system('mkdir', '-p', "$folder/data/tessera/plugins") == 0 && system('cp', @plugins, "$folder/data/tessera/plugins/") == 0 or die;
 }
-my $doctor = `$program doctor`;
+my $doctor = `TESSERA_NCCL_WINDOW=8 $program doctor`;
+die "doctor does not show the windows:\n$doctor" unless $doctor =~ /collectives +cuda: NCCL 2\.28\.9, windows of 8 MiB \(by nccl\.so\)/;
+$doctor = `$program doctor`;
 die "doctor does not show the libraries:\n$doctor"
   unless $doctor =~ /libraries +cuda: cuBLASLt 13\.0\.1, cuDNN 9\.19\.0, NVRTC 13\.0$/m && $doctor =~ /collectives +cuda: NCCL 2\.28\.9 \(by nccl\.so\)/;
 mkdir "$folder/none";

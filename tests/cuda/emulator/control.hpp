@@ -39,6 +39,13 @@ std::uint64_t emulator_attentions(void);
 void emulator_refuse_determinism(bool refuse);
 /// The device of the calling thread's context; -1: there is none, or the driver cannot be used.
 int emulator_current_device(void);
+/// Waits for the device of the calling thread's context where TESSERA_EMULATOR_BLOCKS names the
+/// function.
+void emulator_wait_where_asked(const char* function);
+/// Collectives of NCCL's that were called with memory of symmetric windows.
+std::uint64_t emulator_window_calls(void);
+/// Bytes of ncclMemAlloc that were not freed.
+std::uint64_t emulator_window_memory(void);
 /// Bytes of a device that are in use.
 unsigned long long emulator_used_memory(int device);
 }

@@ -811,6 +811,8 @@ std::uint64_t emulator_launches() { return launches; }
 const char* emulator_last_kernel() { return last_kernel; }
 int emulator_last_priority() { return last_priority; }
 std::uint64_t emulator_graph_launches() { return graph_launches; }
+void emulator_wait_where_asked(const char* function) { wait_where_asked(function); }
+
 int emulator_current_device() {
   return usable() == Result::success && current != nullptr ? current->device : -1;
 }

@@ -1,5 +1,6 @@
 // libnccl.so.2: NCCL's functions, as far as the plugin uses them, between processes or threads.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include "memory.hpp"
 #include "nccl_api.hpp"
 #include "nccl_region.hpp"
+#include "nccl_window.hpp"
 #include "nccl_work.hpp"
 #include "streams.hpp"
 #include "text.hpp"
@@ -41,7 +43,9 @@ struct CommData {
   bool finalized = false;
   std::uint64_t collectives = 0;
   std::uint64_t splits = 0;
+  std::uint64_t window_calls = 0;
   std::map<void*, std::size_t> registered;
+  emulator::Windows windows;
   std::mutex mutex;  // of the members above
 };
 
@@ -60,6 +64,8 @@ using emulator::NcclTraffic;
 using emulator::NcclWork;
 using emulator::Region;
 using emulator::text;
+using emulator::WindowMemory;
+using emulator::Windows;
 
 std::mutex last_error_mutex;
 std::string last_error;
@@ -129,6 +135,8 @@ Result usable(const char* function, Comm comm) {
 }
 
 // ---- groups of calls ----
+
+std::atomic<std::uint64_t> window_calls = 0;
 
 struct GroupedCalls {
   Comm comm;
@@ -218,6 +226,25 @@ Result end_group() {
   return result;
 }
 
+/// Where the arrays of a collective are in windows, which is the same on all ranks. Returns what is
+/// wrong; "": nothing.
+std::string find_places(const CommData& comm, NcclOperation& operation) {
+  NcclCall& call = operation.call;
+  if (call.kind == CallKind::broadcast) {
+    return {};  // only one rank has a source
+  }
+  const std::size_t bytes = call.count * emulator::bytes_of(call.type);
+  const std::size_t all = bytes * static_cast<std::size_t>(comm.size);
+  const bool scatters = call.kind == CallKind::reduce_scatter;
+  const bool gathers = call.kind == CallKind::all_gather;
+  std::string wrong =
+      comm.windows.find(operation.source, scatters ? all : bytes, call.source_place);
+  if (wrong.empty()) {
+    wrong = comm.windows.find(operation.destination, gathers ? all : bytes, call.destination_place);
+  }
+  return wrong;
+}
+
 /// Adds a call to the group, or makes it a group of its own.
 Result add(const char* function, Comm comm, StreamHandle stream, NcclOperation operation) {
   if (const Result wrong = usable(function, comm); wrong != Result::success) {
@@ -243,6 +270,10 @@ Result add(const char* function, Comm comm, StreamHandle stream, NcclOperation o
   if (operation.call.kind != CallKind::message) {
     const std::lock_guard lock(comm->mutex);
     operation.call.number = ++comm->collectives;
+    if (const std::string wrong = find_places(*comm, operation); !wrong.empty()) {
+      return mistake(text(function, " of rank ", comm->rank, ": ", wrong));
+    }
+    window_calls += operation.call.destination_place != 0 ? 1 : 0;
   }
   const auto same = std::ranges::find(grouped, comm, &GroupedCalls::comm);
   if (same == grouped.end()) {
@@ -259,6 +290,9 @@ Result add(const char* function, Comm comm, StreamHandle stream, NcclOperation o
 
 /// GPUs of a machine, at most.
 constexpr int most_gpus = 64;
+/// For TESSERA_EMULATOR_KILL in functions without a communicator.
+std::atomic<int> rank_of_process = 0;
+
 /// The number of the machine that this process plays.
 int machine() {
   const char* const number = std::getenv("TESSERA_EMULATOR_MACHINE");
@@ -295,6 +329,20 @@ Result open_region(CommData& comm, const std::string& path) {
   }
   comm.traffic->region.member(comm.rank).joined = 1 + comm.device + most_gpus * machine();
   return Result::in_progress;
+}
+
+/// Whether the members have windows: GPUs of one machine do, unless NCCL_WIN_ENABLE is 0. Where
+/// they do not, NCCL (2.29 and later) returns success and no window.
+bool has_windows(const CommData& comm) {
+  const char* const enabled = std::getenv("NCCL_WIN_ENABLE");
+  const auto machine_of = [&](int rank) {
+    return (comm.traffic->region.member(rank).joined - 1) / most_gpus;
+  };
+  bool one_machine = true;
+  for (int rank = 1; rank < comm.size; ++rank) {
+    one_machine = one_machine && machine_of(rank) == machine_of(0);
+  }
+  return one_machine && (enabled == nullptr || std::atoi(enabled) != 0);
 }
 
 /// The members of a split with this rank's colour, by their keys; empty: not all ranks have called.
@@ -400,6 +448,7 @@ Result ncclCommInitRankConfig(Comm* made, int ranks, UniqueId id, int rank, Conf
       rank < 0 || rank >= ranks) {
     return mistake("ncclCommInitRankConfig: the rank or the configuration is wrong");
   }
+  rank_of_process = rank;
   auto* comm = new CommData;
   comm->rank = rank;
   comm->size = ranks;
@@ -480,7 +529,7 @@ Result ncclCommDestroy(Comm comm) {
     return mistake(
         "ncclCommDestroy of a communicator that has work; call ncclCommFinalize and wait");
   }
-  if (!comm->registered.empty()) {
+  if (!comm->registered.empty() || comm->windows.any()) {
     return mistake("ncclCommDestroy of a communicator that still has registered memory");
   }
   comm->ended_by = "ncclCommDestroy";
@@ -497,6 +546,7 @@ Result ncclCommAbort(Comm comm) {
   const std::lock_guard lock(comm->mutex);
   comm->resources->aborted = true;
   comm->pending = nullptr;
+  comm->windows.remove_all();
   comm->ended_by = "ncclCommAbort";
   return Result::success;
 }
@@ -588,6 +638,93 @@ Result ncclCommDeregister(Comm comm, void* handle) {
   const std::string wrong = Memory::instance().check(found->first, found->second);
   comm->registered.erase(found);
   return wrong.empty() ? Result::success : mistake(text("ncclCommDeregister: the memory ", wrong));
+}
+
+std::uint64_t emulator_window_calls() { return window_calls; }
+std::uint64_t emulator_window_memory() { return WindowMemory::instance().bytes(); }
+
+Result ncclMemAlloc(void** data, std::size_t bytes) {
+  emulator::die_where_asked(rank_of_process, "ncclMemAlloc");
+  const int device = emulator_current_device();
+  if (device < 0) {
+    return refusal(Result::unhandled_cuda_error, "no context is set in this thread");
+  }
+  emulator_wait_where_asked("ncclMemAlloc");
+  *data = Memory::instance().allocate(device, bytes);
+  if (*data == nullptr) {
+    return refusal(Result::unhandled_cuda_error, "out of memory");
+  }
+  WindowMemory::instance().add(*data, bytes);
+  return Result::success;
+}
+
+Result ncclMemFree(void* data) {
+  emulator::die_where_asked(rank_of_process, "ncclMemFree");
+  emulator_wait_where_asked("ncclMemFree");
+  if (const std::string wrong = WindowMemory::instance().remove(data); !wrong.empty()) {
+    return mistake(text("ncclMemFree: ", wrong));
+  }
+  Memory::instance().free(data);
+  return Result::success;
+}
+
+/// Collective. What the handle holds before the call is accepted is of no use.
+Result ncclCommWindowRegister(Comm comm, void* data, std::size_t bytes, WindowHandle* window,
+                              int flags) {
+  if (const Result wrong = usable("ncclCommWindowRegister", comm); wrong != Result::success) {
+    return wrong;
+  }
+  if (data == nullptr || bytes == 0 || window == nullptr || flags != collective_symmetric) {
+    return mistake("ncclCommWindowRegister: nothing, or not of collectives (flags 1)");
+  }
+  if (!has_windows(*comm)) {
+    *window = nullptr;
+    return Result::success;
+  }
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(comm->mutex);
+    if (const std::string wrong = comm->windows.check(data, bytes); !wrong.empty()) {
+      return mistake(text("ncclCommWindowRegister: ", bytes, " bytes ", wrong));
+    }
+    number = comm->window_calls++;
+  }
+  if (number >= Region::most_windows) {
+    return mistake("ncclCommWindowRegister: the emulator has no room for so many windows");
+  }
+  Region::WindowCall& call = comm->traffic->region.member(comm->rank).windows[number];
+  call.bytes = bytes;
+  call.flags = flags;
+  call.collectives = comm->collectives;
+  call.called = 1;
+  return start(*comm, [comm, data, bytes, window, number] {
+    std::string wrong;
+    if (!emulator::window_calls_agree(comm->traffic->region, comm->rank, number, wrong)) {
+      return Result::in_progress;
+    }
+    if (!wrong.empty()) {
+      return mistake(text("ncclCommWindowRegister, call ", number + 1, ": ", wrong,
+                          "; all ranks of a communicator must call alike"));
+    }
+    *window = reinterpret_cast<WindowHandle>(comm->windows.add(data, bytes));
+    return Result::success;
+  });
+}
+
+/// Not collective.
+Result ncclCommWindowDeregister(Comm comm, WindowHandle window) {
+  if (const Result wrong = usable("ncclCommWindowDeregister", comm); wrong != Result::success) {
+    return wrong;
+  }
+  if (window == nullptr) {
+    return Result::success;
+  }
+  if (!idle(*comm)) {
+    return mistake("ncclCommWindowDeregister of a communicator that has work");
+  }
+  const std::lock_guard lock(comm->mutex);
+  const std::string wrong = comm->windows.remove(reinterpret_cast<std::uintptr_t>(window));
+  return wrong.empty() ? Result::success : mistake(text("ncclCommWindowDeregister: ", wrong));
 }
 
 }  // extern "C"

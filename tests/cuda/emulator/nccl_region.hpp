@@ -36,9 +36,18 @@ class Region {
     int key;
     char path[path_bytes];  // of the new communicator's region, if this rank is its first
   };
+  static constexpr int most_windows = 64;
+  /// A rank's call of ncclCommWindowRegister.
+  struct WindowCall {
+    std::atomic<int> called;
+    int flags;
+    std::uint64_t bytes;
+    std::uint64_t collectives;  // that the rank has called before
+  };
   struct Member {
     std::atomic<int> joined;  // 1 + its device
     Split splits[most_splits];
+    WindowCall windows[most_windows];
   };
 
   /// Memory for a new communicator. It lives as long as this process, or as a rank that has opened

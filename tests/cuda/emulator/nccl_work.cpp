@@ -14,6 +14,7 @@
 
 #include "fault.hpp"
 #include "memory.hpp"
+#include "nccl_window.hpp"
 #include "text.hpp"
 
 namespace emulator {
@@ -137,7 +138,14 @@ std::string describe(const NcclCall& call) {
     constexpr const char* names[] = {"sum", "product", "max", "min", "avg"};
     words += text(" (", names[static_cast<int>(call.reduce)], ")");
   }
-  return call.number == 0 ? words : words + text(", call ", call.number);
+  if (call.number > 0) {
+    words += text(", call ", call.number);
+  }
+  if (call.source_place != 0 || call.destination_place != 0) {
+    words += text(", from memory ", Windows::describe(call.source_place), " to memory ",
+                  Windows::describe(call.destination_place));
+  }
+  return words;
 }
 
 void die_where_asked(int rank, const char* place) {

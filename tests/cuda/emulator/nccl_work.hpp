@@ -28,8 +28,10 @@ struct NcclCall {
   Type type = Type::uint8;
   Reduce reduce = Reduce::sum;
   int root = 0;
-  std::uint64_t count = 0;   // elements, as the function takes them
-  std::uint64_t number = 0;  // of a collective in its communicator, from 1
+  std::uint64_t count = 0;         // elements, as the function takes them
+  std::uint64_t number = 0;        // of a collective in its communicator, from 1
+  std::uint64_t source_place = 0;  // Windows::find()
+  std::uint64_t destination_place = 0;
   bool operator==(const NcclCall&) const = default;
 };
 
