@@ -2,7 +2,7 @@
 # ./dev gpu pack and its run.sh, on the emulator, in a root that has a shell, tar, gzip, glibc, and the emulator's libraries.
 #   pack.pl make|run|inputs|busybox|kills REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...
 # make: packs small sizes into FOLDER. run: some items of each part, killed and continued, and the page. inputs: what is wrong
-# is one clear error. busybox: its shell and tar, instead of dash and GNU's. kills: in each part, and what the next start repeats.
+# is one clear error. busybox: its shell and tar, instead of dash and GNU's. kills: in each part, and every item of `faults`.
 # Skipped (77) where no root can be entered, and where there is no busybox.
 use strict;
 use warnings;
@@ -222,7 +222,7 @@ if ($what eq 'kills') {
     rates => ['linear, best of 8 algorithms'],  # minutes on the emulator
   );
   my %passed;
-  for my $part (qw(doctor operators styles rates models faults)) {
+  for my $part (qw(doctor operators styles rates models faults more)) {
     kill_in($part, "$run 8400", 2);
     for my $one (items()) {
       my $seconds = $passed{$one->{part}}{ $one->{item} };
@@ -232,6 +232,22 @@ if ($what eq 'kills') {
     pass_all($part, grep { my $name = $_; !grep { $_->{part} eq $part && $_->{item} eq $name } items() } @{ $left{$part} }) if $left{$part};
     $passed{ $_->{part} }{ $_->{item} } = $_->{seconds} for grep { $_->{status} eq 'passed' } items();
   }
+  # Before the part `more`, all others were completed by the starts after the kills.
+  for my $one (grep { $_->{part} ne 'more' } items()) {
+    my $may_be_absent = $one->{item} =~ /^compute-sanitizer/;
+    die "$one->{part}, $one->{item}: $one->{status} " . ($one->{problem} // '') . "\n"
+      unless $one->{status} eq 'passed' || ($may_be_absent && $one->{status} eq 'absent');
+  }
+  for my $name ('NCCL', 'NCCL, steps', 'NCCL, planned steps', 'NCCL, steps as graphs', 'a process that is stopped', 'a process that is killed', 'too little memory') {
+    item('faults', $name);
+  }
+  # With time that is left.
+  ($status, $text) = in_root("$run part more 8400 --only cuDNN");
+  expect('attention', 0, qr/attention by cuDNN and our own: passed .*"difference":/, $status, $text);
+  ($status, $text) = in_root("$run part more 8400 --only 'one_rank planned, twice'");
+  expect('bits', 0, qr/one_rank planned, twice: passed/, $status, $text);
+  ($status, $text) = in_root("$run part more 8400 --only 'one_rank compiled'");
+  expect('compiled steps', 0, qr/one_rank compiled: absent NVRTC's library is not there/, $status, $text);
 }
 
 if ($what eq 'inputs') {
