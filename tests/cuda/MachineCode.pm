@@ -28,7 +28,10 @@ sub kernels_of {
     } elsif (/STO_CUDA_ENTRY/) {
       $is_kernel{ $section->{name} } = 1;
     } elsif (m{/\*[0-9a-f]{4,}\*/\s+(?:\@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_]*)((?:\.\w+)*)\s*(.*?)\s*;}) {
-      push @{ $section->{code} }, { predicate => $1, op => $2, mods => $3, operands => $4 };
+      my $i = { predicate => $1, op => $2, mods => $3, operands => $4 };
+      # ptxas jumps far by calls of places that are no functions; such a call does not return.
+      $i->{op} = 'BRA' if $i->{op} eq 'CALL' && $i->{operands} =~ /^`\(\.L/;
+      push @{ $section->{code} }, $i;
     }
   }
   die "the listing names no architecture\n" unless $architecture;
@@ -181,7 +184,8 @@ sub dominators {
   return (\%of, \%before, \%place);
 }
 
-# Natural loops, inner ones first: {header, body, latches}
+# Natural loops, inner ones first: {header, body, latches, inner}; `inner`: the loops right inside it. And those in no
+# other loop, and each block's place in an order that has a block before what follows it.
 sub loops_of {
   my ($blocks, $entry) = @_;
   my ($of, $before, $place) = dominators($blocks, $entry);
@@ -206,7 +210,12 @@ sub loops_of {
     }
   }
   my @loops = sort { keys %{ $a->{body} } <=> keys %{ $b->{body} } || $a->{header} <=> $b->{header} } values %loops;
-  return (\@loops, $place);
+  # Loops with different headers are one in the other or apart: the smallest that has a header has its whole loop.
+  my %outer = map { $_->{header} => $_ } @loops;
+  for my $loop (@loops) {
+    $loop->{inner} = [ grep { defined } delete @outer{ grep { $_ != $loop->{header} && $outer{$_} } keys %{ $loop->{body} } } ];
+  }
+  return (\@loops, [ grep { $outer{ $_->{header} } } @loops ], $place);
 }
 
 # ---- paths ----
@@ -221,7 +230,7 @@ sub fit {
 }
 
 # The best path through some blocks, from `entry` to one of `ends`: {instructions, fit}. Loops among them that are
-# in `inner` (by header) count as one pass. `leave`: blocks that are not entered (other than `entry`).
+# in `inner` (by header) count as one pass.
 sub best_path {
   my ($kernel, $entry, $body, $ends, $inner, $size, $place) = @_;
   my $blocks = $kernel->{blocks};
@@ -244,11 +253,11 @@ sub best_path {
     my %total = (fit => $here->{fit} + $own->{fit}, count => $here->{count} + @{ $own->{instructions} },
       loops => $here->{loops} + $worth);
     $cost{$n} = $own;
-    my %is_inside = $loop_at{$n} && $n != $entry ? %{ $loop_at{$n}{body} } : ($n => 1);
+    my $here_too = $loop_at{$n} && $n != $entry ? $loop_at{$n}{body} : { $n => 1 };
     my (%targets, $is_end);
-    for my $b (keys %is_inside) {
+    for my $b (keys %$here_too) {
       $is_end = 1 if $ends->{$b};
-      $targets{ $inside{$_} // $_ } = 1 for grep { $body->{$_} && !$is_inside{$_} } @{ $blocks->[$b]{next} };
+      $targets{ $inside{$_} // $_ } = 1 for grep { $body->{$_} && !$here_too->{$_} } @{ $blocks->[$b]{next} };
     }
     my $better = sub {
       my ($old) = @_;
@@ -274,6 +283,7 @@ sub best_path {
 # A block's instructions, with those of the functions that it calls.
 sub block_path {
   my ($kernel, $number, $size) = @_;
+  return $kernel->{block_path}{$number} if $kernel->{block_path}{$number};
   my (@all, $fit);
   $fit = 0;
   for my $i (@{ $kernel->{blocks}[$number]{instructions} }) {
@@ -284,38 +294,32 @@ sub block_path {
     push @all, @{ $called->{instructions} };
     $fit += $called->{fit};
   }
-  return { instructions => \@all, fit => $fit };
+  return $kernel->{block_path}{$number} = { instructions => \@all, fit => $fit };
 }
 
 sub called_path {
   my ($kernel, $entry, $size) = @_;
-  return $kernel->{called}{$entry}{$size} if $kernel->{called}{$entry}{$size};
-  $kernel->{called}{$entry}{$size} = { instructions => [], fit => 0 };  # of a recursion
-  return $kernel->{called}{$entry}{$size} = whole_path($kernel, $entry, $size, {});
+  return $kernel->{called}{$entry} if $kernel->{called}{$entry};
+  $kernel->{called}{$entry} = { instructions => [], fit => 0 };  # of a recursion
+  return $kernel->{called}{$entry} = whole_path($kernel, $entry, $size, {});
 }
 
 # The best path of a function, with its loops judged inside out: {instructions, fit, nodes, loops}
 sub whole_path {
   my ($kernel, $entry, $size, $worths) = @_;
   my $blocks = $kernel->{blocks};
-  my ($loops, $place) = loops_of($blocks, $entry);
-  my @done;
+  my ($loops, $outer, $place) = @{ $kernel->{loops}{$entry} //= [ loops_of($blocks, $entry) ] };
   for my $loop (@$loops) {
-    my @inner = grep { $loop->{body}{ $_->{header} } } @done;
-    @inner = grep { my $one = $_; !grep { $_ != $one && $_->{body}{ $one->{header} } } @inner } @inner;  # the outermost of them
-    $loop->{inner} = \@inner;
-    $loop->{path} = best_path($kernel, $loop->{header}, $loop->{body}, $loop->{latches}, \@inner, $size, $place);
+    $loop->{path} = best_path($kernel, $loop->{header}, $loop->{body}, $loop->{latches}, $loop->{inner}, $size, $place);
     $loop->{worth} = $worths->{ $loop->{header} } // 0;
     if (!defined $worths->{ $loop->{header} }) {
       my %at = map { $_ => 1 } @{ $loop->{path}{nodes} };
-      $loop->{worth} += $_->{worth} // 0 for grep { $at{ $_->{header} } } @inner;
+      $loop->{worth} += $_->{worth} // 0 for grep { $at{ $_->{header} } } @{ $loop->{inner} };
     }
-    push @done, $loop;
   }
-  my @outer = grep { my $one = $_; !grep { $_ != $one && $_->{body}{ $one->{header} } } @done } @done;
   my %ends = map { $_ => 1 } grep { $blocks->[$_]{ends} } keys %$place;
-  my $path = best_path($kernel, $entry, { map { $_ => 1 } keys %$place }, \%ends, \@outer, $size, $place);
-  return { %$path, loops => \@done, outer => \@outer };
+  my $path = best_path($kernel, $entry, { map { $_ => 1 } keys %$place }, \%ends, $outer, $size, $place);
+  return { %$path, loops => $loops, outer => $outer };
 }
 
 # ---- what a path does ----

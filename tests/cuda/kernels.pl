@@ -14,6 +14,7 @@ use strict;
 use warnings;
 use File::Basename qw(basename);
 use File::Temp qw(tempdir);
+use POSIX ();
 use FindBin;
 use lib "$FindBin::RealBin/../support";
 use Files qw(text_of write_file);
@@ -91,7 +92,16 @@ sub read_log {
   return \%found;
 }
 
-# {kernel}{architecture}: {...}; with nvdisasm also {judged}
+# Compiles a source into `out`.cubin and, with nvdisasm, writes the lines of its kernels into `out`.passes.
+sub compile_one {
+  my ($nvcc, $nvdisasm, $options, $architecture, $file, $out) = @_;
+  system($nvcc, @$options, '-Xptxas', '-v', '-cubin', "-arch=sm_$architecture", '-o', "$out.cubin", $file) == 0 or die "nvcc fails\n";
+  return if $nvdisasm eq '-';
+  my $judged = judged_of($nvdisasm, "$out.cubin");
+  write_file("$out.passes", join '', map { "$_ " . pass_line($judged->{$_}) . "\n" } grep { @{ $judged->{$_}{passes} } } sort keys %$judged);
+}
+
+# {kernel}{architecture}: {...}; with nvdisasm also {passes}, the line of the second table
 sub compile {
   my ($nvcc, $nvdisasm, $jobs, $options, $files) = @_;
   my $folder = tempdir(CLEANUP => 1);
@@ -100,7 +110,7 @@ sub compile {
   my $wait = sub {
     my $pid = wait;
     my $name = delete $running{$pid} // die "a process ended that was not started here\n";
-    die "nvcc fails for $name:\n", text_of("$folder/$name") if $? != 0;
+    die "$name is not compiled and judged:\n", text_of("$folder/$name") if $? != 0;
   };
   for (@todo) {
     my ($file, $architecture) = @$_;
@@ -110,8 +120,8 @@ sub compile {
     if ($pid == 0) {
       open STDERR, '>', "$folder/$name" or die;
       open STDOUT, '>&', \*STDERR;
-      exec $nvcc, @$options, '-Xptxas', '-v', '-cubin', "-arch=sm_$architecture", '-o', "$folder/$name.cubin", $file
-        or die "$nvcc: $!\n";
+      eval { compile_one($nvcc, $nvdisasm, $options, $architecture, $file, "$folder/$name"); 1 } or print STDERR $@;
+      POSIX::_exit($@ ? 1 : 0);  # the folder is the parent's to remove
     }
     $running{$pid} = $name;
   }
@@ -121,8 +131,10 @@ sub compile {
     my ($file, $architecture) = @$_;
     my $name = basename($file, '.cu') . ".$architecture";
     my $found = read_log(text_of("$folder/$name"), $name);
-    my $judged = $nvdisasm eq '-' ? {} : judged_of($nvdisasm, "$folder/$name.cubin");
-    $found->{$_}{judged} = $judged->{$_} for keys %$judged;
+    for ($nvdisasm eq '-' ? () : split /\n/, text_of("$folder/$name.passes")) {
+      my ($kernel, $line) = split ' ', $_, 2;
+      $found->{$kernel}{passes} = $line;
+    }
     $all{$_}{$architecture} = $found->{$_} for keys %$found;
   }
   return \%all;
@@ -203,8 +215,8 @@ if (($task // '') eq 'names' && @rest == 1) {
   my %lines;
   for my $name (keys %$found) {
     for my $architecture (@architectures) {
-      my $judged = $found->{$name}{$architecture}{judged};
-      $lines{$name}{$architecture} = pass_line($judged) if $judged && @{ $judged->{passes} };
+      my $line = $found->{$name}{$architecture}{passes};
+      $lines{$name}{$architecture} = $line if defined $line;
     }
   }
   if ($task ne 'compare') {

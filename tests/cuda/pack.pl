@@ -1,8 +1,9 @@
 #!/usr/bin/env perl
 # ./dev gpu pack and its run.sh, on the emulator, in a root that has a shell, tar, gzip, glibc, and the emulator's libraries.
-#   pack.pl make|run|inputs REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...
+#   pack.pl make|run|inputs|busybox|kills REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...
 # make: packs small sizes into FOLDER. run: some items of each part, killed and continued, and the page. inputs: what is wrong
-# is one clear error. Skipped (77) where no root can be entered.
+# is one clear error. busybox: its shell and tar, instead of dash and GNU's. kills: in each part, and every item of `faults`.
+# Skipped (77) where no root can be entered, and where there is no busybox.
 use strict;
 use warnings;
 use Cwd qw(abs_path);
@@ -17,7 +18,7 @@ use lib "$FindBin::RealBin/../support";
 use Files qw(text_of write_file);
 
 my ($what, $repository, $build, $emulator, $kernels, $folder, @plugins) = @ARGV;
-die "usage: pack.pl make|run|inputs REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...\n" unless @plugins;
+die "usage: pack.pl make|run|inputs|busybox|kills REPOSITORY BUILD EMULATOR KERNELS FOLDER PLUGIN...\n" unless @plugins;
 my $archive = "$folder/pack.tar.gz";
 my $system = $^O eq 'linux' ? `uname -m` : '';
 exit 77 unless $system =~ /x86_64/;
@@ -52,15 +53,22 @@ sub place {
   chmod 0755, "$root$to";
 }
 
+sub program {
+  my ($name) = @_;
+  my ($path) = grep { -x } map { "$_/$name" } split(/:/, $ENV{PATH}), '/bin', '/usr/bin';
+  return $path;
+}
+
 my $libraries = '/usr/lib/x86_64-linux-gnu';
 my $packages = '/root/venv/lib/python3.12/site-packages/nvidia';
 sub make_root {
+  my (%programs) = @_;  # name there: name here
   remove_tree($root);
   make_path(map { "$root$_" } qw(/proc /dev /tmp /root /work));
-  for my $program (qw(dash tar gzip)) {
-    my ($path) = grep { -x } map { "$_/$program" } '/bin', '/usr/bin';
-    place($path, '/bin/' . ($program eq 'dash' ? 'sh' : $program));
-    for (`ldd $path`) {
+  for my $name (sort keys %programs) {
+    my $path = program($programs{$name}) // die "$programs{$name}: there is no such program\n";
+    place($path, "/bin/$name");
+    for (`ldd $path 2>/dev/null`) {
       place(abs_path($1), $1) if m{(/\S+\.so\S*)};
     }
   }
@@ -128,20 +136,26 @@ sub expect {
   die "$name: it prints more than one error:\n$text" if $wanted == 2 && 1 != (() = $text =~ /^error: /mg);
 }
 
-make_root();
+if ($what eq 'busybox' && !program('busybox')) {
+  print "skipped: there is no busybox\n";
+  exit 77;
+}
+make_root($what eq 'busybox' ? map { $_ => 'busybox' } qw(sh tar gzip) : (sh => 'dash', tar => 'tar', gzip => 'gzip'));
 my ($status, $text) = in_root('cd /work && tar -xzf pack.tar.gz && echo unpacked');
 expect('unpack', 0, qr/^unpacked$/m, $status, $text);
 my $run = 'cd / && /work/tessera-gpu/run.sh';
 
-# Kills the runner, as an impatient user does, once it has written a result of the part.
+# Kills the runner, as an impatient user does, once it has written a result of the part, and up to `later` seconds later.
 sub kill_in {
-  my ($part, $command) = @_;
+  my ($part, $command, $later) = @_;
+  my %before = -e $results ? map { ("$_->{part} $_->{item}" => 1) } items() : ();
   my $pid = start($command);
-  my $end = time + 600;
-  until (-e $results && grep { $_->{part} eq $part } items()) {
+  my $end = time + 1200;
+  until (-e $results && grep { $_->{part} eq $part && !$before{"$_->{part} $_->{item}"} } items()) {
     die "no result of $part comes:\n" . text_of("$folder/$what.out") if time > $end || waitpid($pid, POSIX::WNOHANG()) == $pid;
     sleep 0.1;
   }
+  sleep(rand($later // 0));
   kill 9, $pid;  # and with it all processes of its namespace
   waitpid $pid, 0;
 }
@@ -183,10 +197,65 @@ if ($what eq 'run') {
   die "the results have more than 1 MiB\n" if -s $results > 1 << 20;
 }
 
+if ($what eq 'busybox') {
+  ($status, $text) = in_root("$run part doctor 8400");
+  expect('doctor', 0, qr/^doctor: 2 of 2 passed/m, $status, $text);
+  ($status, $text) = in_root("$run report --to /work/page.md");
+  expect('report', 0, qr/^page: /m, $status, $text);
+  ($status, $text) = in_root("$run part colours");
+  expect('an error', 2, qr/there is no such part/, $status, $text);
+}
+
+# Marks all items as passed, so that the next start goes to the next part.
+sub pass_all {
+  my ($part, @names) = @_;
+  write_file($results, text_of($results) . join '', map { encode_json({ part => $part, item => $_, status => 'passed', seconds => 1 }) . "\n" } @names);
+}
+
+if ($what eq 'kills') {
+  my $styles = decode_json(text_of("$pack/reference/steps.json"))->{styles};
+  my $operators = text_of("$pack/reference/operators.safetensors");
+  my $header = decode_json(substr $operators, 8, unpack 'Q<', $operators);
+  my %left = (
+    operators => [ map { $_->{op} } @{ decode_json($header->{__metadata__}{calls}) } ],
+    styles => [ map { my $name = $_; map { "$name $_" } qw(eager planned graphs) } sort keys %$styles ],
+    rates => ['linear, best of 8 algorithms'],  # minutes on the emulator
+  );
+  my %passed;
+  for my $part (qw(doctor operators styles rates models faults more)) {
+    kill_in($part, "$run 8400", 2);
+    for my $one (items()) {
+      my $seconds = $passed{$one->{part}}{ $one->{item} };
+      die "$one->{part}, $one->{item} was repeated after a kill in $part\n" if defined $seconds && $seconds != $one->{seconds};
+    }
+    print "killed in $part: ", scalar(items()), " results\n";
+    pass_all($part, grep { my $name = $_; !grep { $_->{part} eq $part && $_->{item} eq $name } items() } @{ $left{$part} }) if $left{$part};
+    $passed{ $_->{part} }{ $_->{item} } = $_->{seconds} for grep { $_->{status} eq 'passed' } items();
+  }
+  # Before the part `more`, all others were completed by the starts after the kills.
+  for my $one (grep { $_->{part} ne 'more' } items()) {
+    my $may_be_absent = $one->{item} =~ /^compute-sanitizer/;
+    die "$one->{part}, $one->{item}: $one->{status} " . ($one->{problem} // '') . "\n"
+      unless $one->{status} eq 'passed' || ($may_be_absent && $one->{status} eq 'absent');
+  }
+  for my $name ('NCCL', 'NCCL, steps', 'NCCL, planned steps', 'NCCL, steps as graphs', 'a process that is stopped', 'a process that is killed', 'too little memory') {
+    item('faults', $name);
+  }
+  # With time that is left.
+  ($status, $text) = in_root("$run part more 8400 --only cuDNN");
+  expect('attention', 0, qr/attention by cuDNN and our own: passed .*"difference":/, $status, $text);
+  ($status, $text) = in_root("$run part more 8400 --only 'one_rank planned, twice'");
+  expect('bits', 0, qr/one_rank planned, twice: passed/, $status, $text);
+  ($status, $text) = in_root("$run part more 8400 --only 'one_rank compiled'");
+  expect('compiled steps', 0, qr/one_rank compiled: absent NVRTC's library is not there/, $status, $text);
+}
+
 if ($what eq 'inputs') {
   my $doctor = "$run part doctor 8400";
   expect('old driver', 2, qr/driver is too old \(expected CUDA 12\.8 or later, got 12\.4\); install/,
     in_root($doctor, set => { TESSERA_EMULATOR_DRIVER => 12040 }));
+  expect('old driver for the machine code', 2, qr/too old for the pack's machine code \(expected CUDA 13 or later, as nvcc 13\.0 has made it, got 12\.8\)/,
+    in_root($doctor, set => { TESSERA_EMULATOR_DRIVER => 12080 }));
   expect('no GPU', 2, qr/^error: GPU: there is no GPU that can be used/m, in_root($doctor, set => { TESSERA_EMULATOR_DEVICES => 0 }));
   rename "$root$libraries/libcuda.so.1", "$root/away";
   expect('no driver', 2, qr/^error: GPU: NVIDIA's driver \(libcuda\.so\.1\) is not found/m, in_root($doctor));

@@ -5,8 +5,10 @@ use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use FindBin;
+use lib "$FindBin::RealBin/../support";
+use Files qw(write_file);
 use lib $FindBin::RealBin;
-use MachineCode qw(judged_of);
+use MachineCode qw(judged_of pass_line);
 
 my ($nvcc, $nvdisasm) = @ARGV;
 die "usage: passes.pl NVCC NVDISASM\n" unless defined $nvdisasm;
@@ -24,6 +26,29 @@ my %expected = (
 );
 my $folder = tempdir(CLEANUP => 1);
 my $failed = 0;
+
+# ptxas jumps out of a long loop by a call of a place that is no function.
+write_file("$folder/far", <<'END');
+	.target	sm_80
+	.section	.text.far_jump,"ax",@progbits
+        .other          far_jump,@"STO_CUDA_ENTRY STV_DEFAULT"
+far_jump:
+        /*0000*/                   MOV R2, c[0x0][0x160] ;
+.L_x_1:
+        /*0010*/                   LDG.E R4, [R2.64] ;
+        /*0020*/                   IADD3 R2, R2, 0x4, RZ ;
+        /*0030*/                   ISETP.NE.AND P0, PT, R2, RZ, PT ;
+        /*0040*/              @!P0 CALL.REL.NOINC `(.L_x_2) ;
+        /*0050*/                   BRA `(.L_x_1) ;
+.L_x_2:
+        /*0060*/                   STG.E [R2.64], R4 ;
+        /*0070*/                   EXIT ;
+END
+my $far = pass_line(judged_of('cat', "$folder/far")->{far_jump});
+if ($far ne '4 3 | 1 5 1 4 0 0 4 0 0') {
+  print "a far jump: '$far' (expected one pass of 5 instructions and 3 beside it)\n";
+  $failed = 1;
+}
 for my $architecture (qw(80 90a)) {
   system($nvcc, '-std=c++20', '-O3', '-cubin', "-arch=sm_$architecture", '-o', "$folder/$architecture.cubin",
     "$FindBin::RealBin/passes.cu") == 0 or die "nvcc fails for sm_$architecture\n";

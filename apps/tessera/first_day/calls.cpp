@@ -1,5 +1,6 @@
 module;
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -161,21 +162,26 @@ StoredCalls::StoredCalls(const std::string& path, DeviceType type)
   if (!calls.is_array()) {
     fail_input({.thing = path, .wrong = "it has no list of calls", .advice = "pack again"});
   }
-  list_ = list->second;
-  for (const bool in_training : {true, false}) {
-    for (const Json& call : calls) {
-      const auto name = call.at("op").get<std::string>();
-      if (call.at("training").get<bool>() == in_training && kernel_of(load_operator(name), type) &&
-          std::ranges::find(operators_, name) == operators_.end()) {
-        operators_.push_back(name);
-      }
+  std::vector<std::string> later;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Json& call = calls[i];
+    const auto name = call.at("op").get<std::string>();
+    if (!kernel_of(load_operator(name), type)) {
+      continue;
     }
+    std::vector<Entry>& entries = entries_[name];
+    if (entries.empty()) {
+      (call.at("training").get<bool>() ? operators_ : later).push_back(name);
+    }
+    entries.push_back({.place = i, .json = json_text(call)});
   }
+  operators_.insert(operators_.end(), later.begin(), later.end());
 }
 
-std::vector<Tensor> StoredCalls::tensors(const std::string& name, const std::string& there) const {
+std::vector<Tensor> StoredCalls::tensors(const std::string& name,
+                                         const std::vector<bool>& there) const {
   std::vector<Tensor> all;
-  for (const Json& is_there : parse_json(there)) {
+  for (const bool is_there : there) {
     all.push_back(is_there ? file_->read(name + "." + std::to_string(all.size())) : Tensor());
   }
   return all;
@@ -184,15 +190,12 @@ std::vector<Tensor> StoredCalls::tensors(const std::string& name, const std::str
 conformance::DeviceAccount StoredCalls::compare(const std::string& name, Device device) const {
   const HostFallback gradients_may_fall_back;
   conformance::DeviceAccount account;
-  const Json calls = parse_json(list_);
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    const Json& call = calls[i];
-    if (call.at("op").get<std::string>() != name) {
-      continue;
-    }
-    const Op& op = load_operator(name);
+  const Op& op = load_operator(name);
+  for (const Entry& entry : entries_.at(name)) {
+    const Json call = parse_json(entry.json);
     const auto listed = [&](const char* key, const char* stored) {
-      return tensors(std::to_string(i) + "." + stored, json_text(call.at(key)));
+      return tensors(fmt::format("{}.{}", entry.place, stored),
+                     call.at(key).get<std::vector<bool>>());
     };
     CallSample sample{.op = &op,
                       .name = call.at("name"),

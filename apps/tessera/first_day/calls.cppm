@@ -26,10 +26,15 @@ class StoredCalls {
   conformance::DeviceAccount compare(const std::string& name, Device device) const;
 
  private:
-  std::vector<Tensor> tensors(const std::string& name, const std::string& there) const;
+  /// A call's place in the list, which begins the names of its tensors, and its entry there (JSON).
+  struct Entry {
+    std::size_t place;
+    std::string json;
+  };
+  std::vector<Tensor> tensors(const std::string& name, const std::vector<bool>& there) const;
 
   std::unique_ptr<SafetensorsFile> file_;
-  std::string list_;  // JSON
+  std::map<std::string, std::vector<Entry>> entries_;  // of each operator in operators_
   std::vector<std::string> operators_;
 };
 

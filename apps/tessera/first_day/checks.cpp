@@ -72,9 +72,14 @@ Outcome versions(const MachineSetup& here) {
         {{"name", gpu.name}, {"capability", gpu.capability}, {"memory", gpu.memory}});
   }
   facts["libraries"] = here.gpus.libraries;
-  const std::string problems = fmt::format("{}", fmt::join(here.gpus.problems, "; "));
-  facts["missing"] = here.gpus.problems;
-  const bool wrong = problems.find("another version") != std::string::npos;
+  facts["missing"] = Json::array();
+  std::string problems;
+  bool wrong = false;
+  for (const LibraryProblem& one : here.gpus.problems) {
+    facts["missing"].push_back(one.text);
+    problems += (problems.empty() ? "" : "; ") + one.text;
+    wrong = wrong || one.other_major;
+  }
   return wrong ? failed(problems, facts) : Outcome{.facts = json_text(facts)};
 }
 
@@ -107,15 +112,15 @@ Words on_gpu(const MachineSetup& here, const StyleRun& run, const std::string& e
 
 Outcome style(const MachineSetup& here, const StyleRun& run, const std::string& executor,
               double seconds) {
+  if (executor == "compiled" && !here.gpus.has_library("libnvrtc.so")) {
+    return {.status = "absent", .problem = "NVRTC's library is not there"};
+  }
   const Json stored = references(here);
   const auto wanted = stored["styles"][run.name].get<std::vector<std::pair<double, double>>>();
   const Steps found = train(here, "style-" + run.name + "-" + executor, on_gpu(here, run, executor),
                             style_steps(here), seconds);
   if (!found.ran.problem.empty()) {
-    return executor == "compiled" &&
-                   found.ran.output.find("NVRTC's library cannot be opened") != std::string::npos
-               ? Outcome{.status = "absent", .problem = "NVRTC's library is not there"}
-               : outcome_of(found.ran);
+    return outcome_of(found.ran);
   }
   const double difference = step_difference(found, wanted);
   const Json facts = {

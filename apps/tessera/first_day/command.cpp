@@ -72,6 +72,21 @@ std::string pack_folder() {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path().string();
 }
 
+/// Error (input): machine code of this compiler ("nvcc 13.0") needs a driver of a later major
+/// version than the one here (NVIDIA's "Minor Version Compatibility": CUDA 13.x needs 580).
+void check_driver(const GpuFacts& gpus, const std::string& compiler) {
+  const std::size_t digits = compiler.find_first_of("0123456789");
+  const int built_by = digits == std::string::npos ? 0 : std::atoi(compiler.c_str() + digits);
+  if (gpus.driver / 1000 < built_by) {
+    fail_input({.thing = "GPU",
+                .wrong = "NVIDIA's driver is too old for the pack's machine code",
+                .expected = fmt::format("CUDA {} or later, as {} has made it", built_by, compiler),
+                .got = cuda_version(gpus.driver),
+                .advice = "install a newer driver (580 or later has CUDA 13), or make the pack "
+                          "with an nvcc of the driver's major version, 12.8 or later"});
+  }
+}
+
 int run(const Arguments& arguments) {
   const Pack pack = open_pack(pack_folder());
   const nlohmann::ordered_json facts = parse_ordered_json(pack.facts);
@@ -81,6 +96,7 @@ int run(const Arguments& arguments) {
                           .gpus = look_at_gpus(),
                           .small = facts.value("small", false),
                           .scale = std::max(1.0, arguments.options.seconds / whole_day)};
+  check_driver(here.gpus, facts.value("compiler", ""));
   check_architectures(here.gpus, pack.architectures);
   nlohmann::ordered_json first = facts;
   first["gpu"] = here.gpus.gpus.front().name;

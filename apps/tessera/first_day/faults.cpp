@@ -44,18 +44,12 @@ Words small_run(const MachineSetup& here, std::size_t number, const Words& furth
   return words;
 }
 
-bool has_library(const MachineSetup& here, std::string_view name) {
-  return std::ranges::any_of(here.gpus.libraries, [&](const std::string& path) {
-    return path.find(name) != std::string::npos;
-  });
-}
-
 const Outcome without_nccl{.status = "absent",
                            .problem = "NCCL's library (libnccl.so.2) is not there"};
 
 /// Registered memory, an abort of queued work, a member that never comes.
 Outcome nccl_checks(const MachineSetup& here, double seconds) {
-  if (!has_library(here, "libnccl.so")) {
+  if (!here.gpus.has_library("libnccl.so")) {
     return without_nccl;
   }
   const ProgramOutcome ran = run_words({here.pack.path("bin/tessera-tools"), "plugin", "check",
@@ -68,7 +62,7 @@ Outcome nccl_checks(const MachineSetup& here, double seconds) {
 
 /// A fully sharded step of one rank has the bits of one without a mesh.
 Outcome nccl_steps(const MachineSetup& here, const Words& executor, double seconds) {
-  if (!has_library(here, "libnccl.so")) {
+  if (!here.gpus.has_library("libnccl.so")) {
     return without_nccl;
   }
   constexpr std::size_t fully_sharded = 3;

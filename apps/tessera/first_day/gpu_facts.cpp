@@ -152,14 +152,13 @@ Json look_at_libraries() {
     }
     const std::vector<std::string> others = other_versions(wanted.name);
     const std::string versions = fmt::format("{}", fmt::join(wanted.versions, " or "));
-    problems.push_back(others.empty()
-                           ? fmt::format("{}: it is not found (expected version {}), so {} are "
-                                         "done without it; pip install {}",
-                                         wanted.name, versions, wanted.use, wanted.package)
-                           : fmt::format("{}: it is of another version (expected {}, got {}), so "
-                                         "{} are done without it; pip install {}",
-                                         wanted.name, versions, others.front(), wanted.use,
-                                         wanted.package));
+    const std::string wrong = others.empty()
+                                  ? fmt::format("it is not found (expected version {})", versions)
+                                  : fmt::format("it is of another version (expected {}, got {})",
+                                                versions, others.front());
+    problems.push_back({{"text", fmt::format("{}: {}, so {} are done without it; pip install {}",
+                                             wanted.name, wrong, wanted.use, wanted.package)},
+                        {"other_major", !others.empty()}});
   }
   return {{"libraries", libraries}, {"problems", problems}};
 }
@@ -198,8 +197,15 @@ GpuFacts look_at_gpus() {
   }
   const Json libraries = asked("CUDA's libraries", look_at_libraries);
   facts.libraries = libraries["libraries"].get<std::vector<std::string>>();
-  facts.problems = libraries["problems"].get<std::vector<std::string>>();
+  for (const Json& problem : libraries["problems"]) {
+    facts.problems.push_back({.text = problem["text"], .other_major = problem["other_major"]});
+  }
   return facts;
+}
+
+bool GpuFacts::has_library(std::string_view name) const {
+  return std::ranges::any_of(
+      libraries, [&](const std::string& path) { return path.find(name) != std::string::npos; });
 }
 
 void check_architectures(const GpuFacts& facts, const std::vector<std::string>& architectures) {

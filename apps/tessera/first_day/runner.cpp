@@ -10,6 +10,7 @@ module;
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <sstream>
@@ -39,39 +40,33 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Items = std::vector<const Item*>;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// The time that something has.
+/// The time that something has, from now on.
 class Deadline {
  public:
-  explicit Deadline(double seconds)
-      : end_(Clock::now() +
-             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {}
-  double left() const { return std::chrono::duration<double>(end_ - Clock::now()).count(); }
+  explicit Deadline(double seconds) : seconds_(seconds) {}
+  double passed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double left() const { return seconds_ - passed(); }
 
  private:
-  Clock::time_point end_;
+  double seconds_;
+  Clock::time_point start_ = Clock::now();
 };
 
 constexpr double least = 0.5;  // seconds with which it is worth to begin
 
 // ---- operators, in a process that is replaced where one ends it ----
 
-constexpr int ended_by_watchdog = 97;
-constexpr int device_is_lost = 98;
-
-/// Ends this process when something takes too long.
+/// Sends "late" and ends this process when something takes too long.
 class Watchdog {
  public:
-  Watchdog() {
-    std::thread([this] {
+  explicit Watchdog(const SendReport& send) {
+    std::thread([this, send] {
       while (true) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         const std::int64_t end = end_;
         if (end != 0 && now() > end) {
-          _exit(ended_by_watchdog);
+          send("late\n");
+          _exit(EXIT_FAILURE);
         }
       }
     }).detach();
@@ -86,9 +81,10 @@ class Watchdog {
   std::atomic<std::int64_t> end_ = 0;
 };
 
-Result compared(const StoredCalls& calls, const std::string& part, const std::string& name,
+Result compared(const StoredCalls& calls, const std::string& part, const Item& item,
                 Device device) {
-  const auto start = Clock::now();
+  const std::string& name = item.name;
+  const Deadline deadline(item.seconds);
   Result result{.part = part, .item = name, .status = "passed", .problem = ""};
   try {
     const conformance::DeviceAccount account = calls.compare(name, device);
@@ -103,15 +99,25 @@ Result compared(const StoredCalls& calls, const std::string& part, const std::st
     result.problem = error.what();
   }
   result.status = result.problem.empty() ? "passed" : "failed";
-  result.seconds = seconds_since(start);
+  result.seconds = deadline.passed();
   return result;
+}
+
+/// Whether the device still does anything; one that a kernel has broken refuses all further work.
+bool still_works(Device device) {
+  try {
+    synchronize(device);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 /// The body of the process: tells of each operator when it begins and when its result is written.
 void compare_operators(const MachineSetup& here, const std::string& part, const Items& todo,
                        ResultFile& file, const SendReport& send) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  Watchdog watchdog;
+  Watchdog watchdog(send);
   constexpr double to_open = 40;
   watchdog.watch(to_open * here.scale);
   Device device;
@@ -128,19 +134,13 @@ void compare_operators(const MachineSetup& here, const std::string& part, const 
   for (const Item* item : todo) {
     send("begin " + item->name + "\n");
     watchdog.watch(item->seconds * here.scale);
-    const Result result = compared(calls, part, item->name, device);
+    const Result result = compared(calls, part, *item, device);
     file.add(result);
     send("end " + item->name + "\n");
-    if (result.problem.find("cannot use its GPU any more") != std::string::npos) {
-      _exit(device_is_lost);
+    if (result.status == "failed" && !still_works(device)) {
+      _exit(EXIT_FAILURE);  // the next operator has another process
     }
   }
-}
-
-std::string why_ended(const ChildResult& child, const Item& item, double scale) {
-  return child.problem.find(fmt::format("exit code {}", ended_by_watchdog)) != std::string::npos
-             ? fmt::format("it did not end within {:.0f} s", item.seconds * scale)
-             : fmt::format("it {}", child.problem);
 }
 
 void run_operators(const MachineSetup& here, const Part& part, Items todo, ResultFile& file,
@@ -151,8 +151,15 @@ void run_operators(const MachineSetup& here, const Part& part, Items todo, Resul
         [&](const SendReport& send) { compare_operators(here, part.name, todo, file, send); });
     std::istringstream lines(child.report);
     std::string begun;
-    std::string error = child.report.empty() ? fmt::format("its process {}", child.problem) : "";
+    bool too_long = false;
+    std::string error = child.report.find("begin ") == std::string::npos
+                            ? fmt::format("its process {}", child.problem)
+                            : "";
     for (std::string line; std::getline(lines, line);) {
+      if (line == "late") {
+        too_long = true;
+        continue;
+      }
       begun = line.starts_with("begin ") ? line.substr(6) : "";
       if (line.starts_with("end ")) {
         std::erase_if(todo, [&](const Item* item) { return item->name == line.substr(4); });
@@ -172,8 +179,10 @@ void run_operators(const MachineSetup& here, const Part& part, Items todo, Resul
     if (guilty != todo.end()) {
       file.add({.part = part.name,
                 .item = begun,
-                .status = child.late ? "late" : "failed",
-                .problem = why_ended(child, **guilty, here.scale)});
+                .status = child.late || too_long ? "late" : "failed",
+                .problem = too_long ? fmt::format("it did not end within {:.0f} s",
+                                                  (*guilty)->seconds * here.scale)
+                                    : fmt::format("it {}", child.problem)});
       todo.erase(guilty);
     }
   }
@@ -183,17 +192,17 @@ void run_operators(const MachineSetup& here, const Part& part, Items todo, Resul
 
 Result result_of(const MachineSetup& here, const Part& part, const Item& item,
                  const Deadline& deadline) {
-  const auto start = Clock::now();
+  const Deadline own(std::min(item.seconds * here.scale, deadline.left()));
   Outcome outcome;
   try {
-    outcome = item.run(std::min(item.seconds * here.scale, deadline.left()));
+    outcome = item.run(own.left());
   } catch (const std::exception& error) {
     outcome = {.status = "failed", .problem = error.what()};
   }
   return {.part = part.name,
           .item = item.name,
           .status = outcome.status,
-          .seconds = seconds_since(start),
+          .seconds = own.passed(),
           .problem = outcome.problem,
           .facts = outcome.facts};
 }
@@ -312,19 +321,17 @@ bool run_parts(const MachineSetup& here, ResultFile& file, const RunOptions& opt
     if (!options.part.empty() && part.name != options.part) {
       continue;
     }
-    const auto start = Clock::now();
     const Items todo = todo_of(part, file.results(), options);
-    const double limit =
-        std::min(options.part.empty() ? part.seconds * here.scale : options.seconds, end.left());
-    if (!todo.empty() && limit > least) {
-      const Deadline deadline(limit);
+    const Deadline deadline(
+        std::min(options.part.empty() ? part.seconds * here.scale : options.seconds, end.left()));
+    if (!todo.empty() && deadline.left() > least) {
       if (todo.front()->run) {
         run_items(here, part, todo, file, deadline);
       } else {
         run_operators(here, part, todo, file, deadline);
       }
     }
-    const bool passed = print_part(part, file.results(), seconds_since(start));
+    const bool passed = print_part(part, file.results(), deadline.passed());
     if (!options.only.empty()) {  // details of these
       const Results results = file.results();
       for (const Item* item : todo) {

@@ -60,7 +60,8 @@ esac
 
 case ${1:-} in
   -h | --help)
-    printf '%s\n' 'usage: ./run.sh [SECONDS]' '       ./run.sh part NAME [--only TEXT] [SECONDS]' '       ./run.sh report [FILES] [--to FILE]'
+    printf '%s\n' 'usage: ./run.sh [SECONDS] [--results FILE]' \
+      '       ./run.sh part NAME [--only TEXT] [SECONDS] [--results FILE]' '       ./run.sh report [FILES] [--to FILE]'
     exit 0
     ;;
   part)
