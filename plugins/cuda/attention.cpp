@@ -31,6 +31,7 @@ namespace {
 constexpr unsigned threads = 128;  // of attention.cu
 constexpr std::int64_t most_dim = 512;
 constexpr std::int64_t most_blocks = 65535;
+constexpr std::int64_t enough_threads = 256 * 256;  // for any GPU
 
 /// Of [batch, time, head, dim].
 HeadArray heads_of(const Tensor& x) {
@@ -333,7 +334,8 @@ void turn(const Call& call, const Tensor& y, const Args& arguments, int directio
                    .cosines = call.workspace.data(),
                    .sines = call.workspace.data() + bytes_of_table(x, each_batch) / 2,
                    .batch_rows = each_batch ? x.shape()[1] : 0,
-                   .rows = table_rows_of(x, each_batch)};
+                   .rows = table_rows_of(x, each_batch),
+                   .one_head = false};
   RotaryArguments& a = t.rotary;
   a.batches = x.shape()[0];
   a.times = x.shape()[1];
@@ -346,11 +348,13 @@ void turn(const Call& call, const Tensor& y, const Args& arguments, int directio
   launch(y, with_type("rotary_table", x.dtype()), blocks_for(t.rows * a.half), threads_per_block,
          t);
   if (has_halves_in_pieces(x, y)) {
-    const std::int64_t groups = (a.heads + heads_at_once - 1) / heads_at_once;
-    const std::int64_t work =
-        a.batches * a.times * groups * (a.half / elements_of_piece(x.dtype()));
+    const auto threads_of = [&](std::int64_t heads) {
+      return a.batches * a.times * ((a.heads + heads - 1) / heads) *
+             (a.half / elements_of_piece(x.dtype()));
+    };
+    t.one_head = threads_of(heads_at_once) < enough_threads;
     launch(y, "rotary_pieces_" + std::string(name_of(x.dtype())),
-           blocks_for(work * elements_per_thread), threads_per_block, t);
+           blocks_for(threads_of(t.one_head ? 1 : heads_at_once), 1), threads_per_block, t);
   } else {
     launch(y, with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, t);
   }

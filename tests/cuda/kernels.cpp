@@ -105,6 +105,30 @@ TEST_CASE("rows that are taken move in pieces of 16 bytes where they can") {
   }
 }
 
+TEST_CASE("rows of an embedding move in pieces of 16 bytes, and one launch looks at the indices") {
+  const auto taken = [](const Tensor& table, const Tensor& indices, const std::string& whole,
+                        std::int64_t shift = 0) {
+    const Results all = results_of("embedding", {table, indices}, "whole=" + whole, shift);
+    CHECK(same_bits(all.there[0], all.here[0]));
+    return std::string(emulator_last_kernel());
+  };
+  for (const std::int64_t count : {1, 700, 5000}) {
+    const Tensor indices = some_of({count}, 31);
+    CHECK(taken(waves({31, 24}, DType::bf16), indices, "none") == "embedding_pieces");
+    CHECK(taken(waves({31, 4}), ops::cast(indices, DType::i32), "none") == "embedding_pieces");
+    CHECK(taken(waves({31, 20}, DType::bf16), indices, "none") == "embedding_f32");
+    CHECK(taken(waves({31, 24}, DType::bf16), indices, "none", 1) == "embedding_f32");
+  }
+  const std::string part = "bf16[62, 24] [Shard(0)] on mesh(m=2) of ranks 1 0";
+  CHECK(taken(waves({31, 24}, DType::bf16), some_of({300}, 62), part) == "embedding_pieces");
+  const Tensor indices = some_of({6000}, 31);
+  indices.data<std::int64_t>()[5990] = 40;
+  indices.data<std::int64_t>()[4242] = -1;
+  const Tensor table = to_gpu(waves({31, 24}, DType::bf16));
+  CHECK_THROWS_WITH(to_doubles(ops::embedding(table, to_gpu(indices))),
+                    Catch::Contains("embedding: index -1 is out of range (expected 0 to 30)"));
+}
+
 TEST_CASE("an index of index_select that is out of range is an error in the CPU's words") {
   next_order();
   const Tensor table = to_gpu(waves({5, 3}));
@@ -125,6 +149,9 @@ TEST_CASE("weights in NF4 codes are the CPU's, of a whole matrix and of a part")
   const Tensor part = ops::narrow(codes, 1, 32, 64);
   check_bits("nf4_dequantize", {part, ops::narrow(scales, 1, 1, 2), factors, mean},
              "first_block=1, row_blocks=5");
+  CHECK(std::string(emulator_last_kernel()) == "nf4_pieces");
+  check_bits("nf4_dequantize", {codes, scales, factors, mean}, "first_block=3, row_blocks=5", 1);
+  CHECK(std::string(emulator_last_kernel()) == "nf4_values");
 }
 
 TEST_CASE("8-bit floating codes, their scales and what is left of them are the CPU's") {
@@ -162,6 +189,47 @@ TEST_CASE("8-bit floating codes, their scales and what is left of them are the C
     check_bits("quantize_f8", {from_values(std::span<const float>(values), {2, 3}), Tensor()},
                arguments("f8e4m3", "rows", "true", order));
   }
+}
+
+TEST_CASE("codes in pieces are the CPU's, also of what is no number or too large") {
+  const auto arguments = [](const std::string& code, const std::string& scales,
+                            const std::string& order) {
+    return "dtype=" + code + ", scales=" + scales + ", powers_of_two=true, order=" + order;
+  };
+  // Each bf16: subnormal, infinite and no numbers too.
+  const Tensor all = empty({256, 256}, DType::bf16);
+  for (std::int64_t i = 0; i < all.numel(); ++i) {
+    static_cast<std::uint16_t*>(all.raw_data())[i] = static_cast<std::uint16_t>(i * 40503 % 65536);
+  }
+  for (const char* code : {"f8e4m3", "f8e5m2"}) {
+    for (const char* order : {"as_x", "turned", "both"}) {
+      const float scale = std::string(order) == "as_x"   ? 3e-36F
+                          : std::string(order) == "both" ? 7e20F
+                                                         : 1;
+      check_bits("quantize_f8", {all, full({}, scale)}, arguments(code, "whole", order));
+      CHECK(std::string(emulator_last_kernel()) == "quantize_pieces_bf16");
+      for (const char* scales : {"rows", "columns", "whole"}) {
+        for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+          const Tensor x = ops::mul_scalar(waves({48, 80}, type), 1.5);
+          check_bits("quantize_f8", {x, Tensor()}, arguments(code, scales, order));
+          CHECK(std::string(emulator_last_kernel()) ==
+                "quantize_pieces_" + std::string(name_of(type)));
+          check_bits("quantize_f8", {x, Tensor()}, arguments(code, scales, order), 1);
+          CHECK(std::string(emulator_last_kernel()) ==
+                (std::string(order) == "as_x" ? "quantize_rows" : "quantize_tiles"));
+        }
+      }
+    }
+  }
+  const Tensor rows = waves({24, 32});  // of which the turned ones are no pieces
+  check_bits("quantize_f8", {rows, Tensor()}, arguments("f8e4m3", "whole", "both"));
+  CHECK(std::string(emulator_last_kernel()) == "quantize_tiles");
+  const Tensor parts = waves({64, 512});
+  parts.data<float>()[parts.numel() - 1] = 9;
+  check_bits("quantize_f8", {ops::cast(parts, DType::bf16), Tensor()},
+             arguments("f8e4m3", "whole", "both"));
+  const Tensor long_rows = waves({2, 33008}, DType::bf16);
+  check_bits("quantize_f8", {long_rows, Tensor()}, arguments("f8e4m3", "rows", "as_x"));
 }
 
 TEST_CASE("products of codes with one factor, one for each row, and one for each block") {

@@ -26,6 +26,7 @@ struct Nf4Arguments {
 struct ScaleArguments {
   std::int64_t rows;
   std::int64_t parts;      // of a row
+  std::int64_t each;       // elements of a part but the last
   std::uint32_t* largest;  // of each part: the bits of the largest magnitude
   float* scales;           // of each row, if there are several
   const float* given;      // the only scale; null: it follows from the magnitudes
@@ -54,6 +55,20 @@ struct TurnArguments {
   const void* codes;
   void* turned;
   std::int64_t rows, columns, leading;
+};
+
+/// The same in pieces: a matrix of f32, bf16 or f16 whose rows are whole pieces of 16 codes, which
+/// begin at multiples of 16 bytes; with turned codes, columns too. Steps are in elements, from row
+/// to row.
+struct QuantizePiecesArguments {
+  ScaleArguments scale;
+  std::int64_t rows, columns;
+  const void* x;
+  void* codes;   // may be absent where turned ones are made
+  void* turned;  // [columns, rows]; may be absent
+  std::int64_t x_step, codes_step, turned_step;
+  std::int64_t row_scales, column_scales;  // 1: each has a scale, 0: they share one
+  DType code_type;
 };
 
 /// The codes of x with turned ones: `rows` are lines along the last dim. Arrays: x, codes (may be

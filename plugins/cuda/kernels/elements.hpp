@@ -88,28 +88,24 @@ struct PieceOperand {
 
  private:
   template <class T>
-  using Words = PieceElements<std::uint32_t, elements_of_pieces* static_cast<int>(sizeof(T)) / 4>;
-
-  template <class T>
   __device__ void read_as(std::int64_t at, AnyPiece& found) const {
     if (one) {
       found.word[0] = static_cast<const MovedBits<sizeof(T)>*>(x.data)[at];
       return;
     }
-    const auto words =
-        __builtin_bit_cast(Words<T>, (load_piece<T, elements_of_pieces>(x.data, at)));
+    const auto piece = load_piece<T, elements_of_pieces>(x.data, at);
     int k = 0;
 #pragma unroll
-    for (const std::uint32_t word : words.of) found.word[k++] = word;
+    for (const std::uint32_t word : piece.words) found.word[k++] = word;
   }
 
   template <class T>
   static __device__ void unpack_as(const AnyPiece& found, float (&to)[elements_of_pieces]) {
-    Words<T> words;
+    PieceOf<T> piece;
     int k = 0;
 #pragma unroll
-    for (std::uint32_t& word : words.of) word = found.word[k++];
-    cuda::unpack(__builtin_bit_cast(PieceOf<T>, words), to);
+    for (std::uint32_t& word : piece.words) word = found.word[k++];
+    cuda::unpack(piece, to);
   }
 };
 

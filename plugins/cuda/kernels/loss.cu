@@ -71,12 +71,12 @@ struct LogitsInPieces {
   std::int64_t row;
 
   __device__ RunningSum<float> statistics() const {
-    constexpr int width = RowPiece<T>::elements;
+    constexpr int width = Piece<T>::elements;
     const T* const x = row_of<const T>(a, 0, row);
     RunningSum<float> all;
     each_loaded_piece(
         x, 0, a.length, a.integers[2] != 0,
-        [&](const RowPiece<T>& piece, std::int64_t) {
+        [&](const Piece<T>& piece, std::int64_t) {
           all.add(width, [&](int k) { return piece.get(k); });
         },
         [&](std::int64_t begin, std::int64_t end) {
@@ -170,7 +170,7 @@ __device__ void gradients_in_memory(const RowArguments& a) {
 
 template <class T>
 __device__ void gradients_in_pieces(const RowArguments& a) {
-  constexpr int width = RowPiece<T>::elements;
+  constexpr int width = Piece<T>::elements;
   const bool aligned = a.integers[2] != 0;
   each_row(a, [&](std::int64_t row) {
     const RowGradient<float> gradient(a, row);
@@ -178,7 +178,7 @@ __device__ void gradients_in_pieces(const RowArguments& a) {
     T* const dx = row_of<T>(a, 4, row);
     each_loaded_piece(
         x, 0, a.length, aligned,
-        [&](const RowPiece<T>& piece, std::int64_t i) {
+        [&](const Piece<T>& piece, std::int64_t i) {
           float values[width];
 #pragma unroll
           for (int k = 0; k < width; ++k) values[k] = gradient.other(piece.get(k));

@@ -52,40 +52,11 @@ MULTIPLY_ADD(BFloat16, "bf16")
 MULTIPLY_ADD(Half, "f16")
 #undef MULTIPLY_ADD
 
-/// Two floats as a word of two elements, rounded to nearest even.
-template <class T>
-__device__ std::uint32_t pack(float low, float high);
-
-#define PACK(T, type)                                                            \
-  template <>                                                                    \
-  inline __device__ std::uint32_t pack<T>(float low, float high) {               \
-    std::uint32_t word;                                                          \
-    asm("cvt.rn." type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low)); \
-    return word;                                                                 \
-  }
-PACK(BFloat16, "bf16")
-PACK(Half, "f16")
-#undef PACK
-
 /// 2 to the power of x, as near as exp2f; 0 instead of a number without its first bits.
 inline __device__ float power_of_2(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
-}
-
-inline __device__ float widened(Half x) {
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
-  return value;
-}
-
-/// Stores 16 bytes of the device's memory at once; the compiler makes four stores of others that
-/// are in a branch.
-inline __device__ void store_words(void* at, const std::uint32_t (&words)[4]) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(at)),
-               "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-               : "memory");
 }
 
 /// Begins to copy 16 bytes from the device's memory to shared memory, or zeros where there is

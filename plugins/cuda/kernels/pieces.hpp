@@ -32,13 +32,25 @@ struct MovedWord<1> {
 template <int bytes>
 using MovedBits = typename MovedWord<bytes>::Type;
 
-/// n elements in words of at most 16 bytes, as they lie in memory.
-template <class T, int n>
+/// n elements as they lie in memory; by default 16 bytes of them.
+template <class T, int n = 16 / static_cast<int>(sizeof(T))>
 struct Piece {
+  static constexpr int elements = n;
   static constexpr int bytes = n * static_cast<int>(sizeof(T));
-  using Word = typename MovedWord<bytes>::Type;
-  static constexpr int words = bytes / static_cast<int>(sizeof(Word));
-  Word word[words];
+  static constexpr int word_bytes = bytes < 16 ? bytes : 16;  // that one instruction moves
+  std::uint32_t words[bytes / 4] = {};
+
+  /// Of f32, bf16 or f16. `k` is known to the compiler where the caller's loop is unrolled.
+  __device__ float get(int k) const {
+    if constexpr (std::is_same_v<T, float>) {
+      return __builtin_bit_cast(float, words[k]);
+    } else if constexpr (std::is_same_v<T, BFloat16>) {
+      const std::uint32_t word = words[k / 2];
+      return __builtin_bit_cast(float, k % 2 == 0 ? word << 16 : word & 0xffff0000U);
+    } else {
+      return widened(Half::from_bits(static_cast<std::uint16_t>(words[k / 2] >> (k % 2 * 16))));
+    }
+  }
 };
 
 template <class T, int n>
@@ -46,32 +58,39 @@ struct PieceElements {
   T of[n];
 };
 
+/// A piece in the words that instructions move.
+template <class P>
+struct MovedPiece {
+  MovedBits<P::word_bytes> of[P::bytes / P::word_bytes];
+};
+
 /// Whether pieces may begin at the address.
 inline __device__ bool begins_piece(const void* at) {
   return reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
 }
 
-/// The piece of an array that begins with element number `at`, a multiple of n. It is not
-/// converted, so that others can be loaded meanwhile.
-template <class T, int n>
-__device__ Piece<T, n> load_piece(const void* data, std::int64_t at) {
+/// The piece of an array that begins with element number `at`, at a multiple of its bytes, at most
+/// 16. It is not converted, so that others can be loaded meanwhile.
+template <class T, int n = 16 / static_cast<int>(sizeof(T))>
+__device__ Piece<T, n> load_piece(const void* data, std::int64_t at = 0) {
   using P = Piece<T, n>;
+  MovedPiece<P> moved;
   const void* const begin = static_cast<const T*>(data) + at;
-  P piece;
 #pragma unroll
-  for (int k = 0; k < P::words; ++k) {
-    piece.word[k] = static_cast<const typename P::Word*>(begin)[k];
+  for (int k = 0; k < P::bytes / P::word_bytes; ++k) {
+    moved.of[k] = static_cast<const MovedBits<P::word_bytes>*>(begin)[k];
   }
-  return piece;
+  return __builtin_bit_cast(P, moved);
 }
 
 template <class T, int n>
 __device__ void store_piece(void* data, std::int64_t at, const Piece<T, n>& piece) {
   using P = Piece<T, n>;
+  const auto moved = __builtin_bit_cast(MovedPiece<P>, piece);
   void* const begin = static_cast<T*>(data) + at;
 #pragma unroll
-  for (int k = 0; k < P::words; ++k) {
-    static_cast<typename P::Word*>(begin)[k] = piece.word[k];
+  for (int k = 0; k < P::bytes / P::word_bytes; ++k) {
+    static_cast<MovedBits<P::word_bytes>*>(begin)[k] = moved.of[k];
   }
 }
 
@@ -100,14 +119,14 @@ __device__ Piece<T, n> pack(const C (&from)[n]) {
   using P = Piece<T, n>;
   constexpr bool pairs = std::is_same_v<C, float> && sizeof(T) == 2 && kernels::kNarrow<T>;
   if constexpr (pairs) {
-    PieceElements<std::uint32_t, n / 2> words;
+    P piece;
     bool nan = false;
 #pragma unroll
     for (int k = 0; k < n; k += 2) {
-      words.of[k / 2] = rounded_pair<T>(from[k], from[k + 1]);
+      piece.words[k / 2] = rounded_pair<T>(from[k], from[k + 1]);
       nan |= (from[k] != from[k]) | (from[k + 1] != from[k + 1]);
     }
-    if (!nan) return __builtin_bit_cast(P, words);
+    if (!nan) return piece;
   }
   PieceElements<T, n> elements;
 #pragma unroll

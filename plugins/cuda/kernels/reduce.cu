@@ -83,9 +83,9 @@ __device__ void each_element(const T* x, std::int64_t begin, std::int64_t end, b
                              Body body) {
   each_loaded_piece(
       x, begin, end, aligned,
-      [&](const RowPiece<T>& piece, std::int64_t) {
+      [&](const Piece<T>& piece, std::int64_t) {
 #pragma unroll
-        for (int k = 0; k < RowPiece<T>::elements; ++k) body(piece.get(k));
+        for (int k = 0; k < Piece<T>::elements; ++k) body(piece.get(k));
       },
       [&](std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i) body(convert<float>(x[i]));
@@ -280,7 +280,7 @@ __device__ void sum_columns(const RowArguments& a) {
 /// The same, with the same bits, where rows of T are pieces of 16 bytes; a thread has a piece.
 template <class T>
 __device__ void sum_column_pieces(const RowArguments& a) {
-  constexpr unsigned width = RowPiece<T>::elements, pieces = 8, columns = pieces * width;
+  constexpr unsigned width = Piece<T>::elements, pieces = 8, columns = pieces * width;
   __shared__ float partial[rows_at_once][columns];
   const unsigned lane = threadIdx.x % pieces, line = threadIdx.x / pieces;
   const T* const x = static_cast<const T*>(a.arrays[0].data);
@@ -290,7 +290,7 @@ __device__ void sum_column_pieces(const RowArguments& a) {
       [&](std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t group) {
         const std::int64_t column = first + lane * width;
         float sums[width] = {};
-        const auto add = [&](const RowPiece<T>& piece) {
+        const auto add = [&](const Piece<T>& piece) {
 #pragma unroll
           for (int k = 0; k < static_cast<int>(width); ++k) sums[k] += piece.get(k);
         };
@@ -298,7 +298,7 @@ __device__ void sum_column_pieces(const RowArguments& a) {
           std::int64_t row = begin + line;
           for (; row + (pieces_at_once - 1) * rows_at_once < end;
                row += pieces_at_once * rows_at_once) {
-            RowPiece<T> all[pieces_at_once];
+            Piece<T> all[pieces_at_once];
 #pragma unroll
             for (int n = 0; n < pieces_at_once; ++n) {
               all[n] = load_piece<T>(x + (row + n * std::int64_t{rows_at_once}) * stride + column);

@@ -64,25 +64,25 @@ __device__ void load_floats(float (&to)[count], const void* table, std::int64_t 
 
 /// Heads of T whose halves are pieces of 16 bytes; a thread has a piece of each half, of some heads
 /// of a token.
-template <class T>
-__device__ void turn_pieces(const RotaryTable& t) {
-  constexpr int width = RowPiece<T>::elements;
+template <class T, int at_once>
+__device__ void turn_heads(const RotaryTable& t) {
+  constexpr int width = Piece<T>::elements;
   const RotaryArguments& a = t.rotary;
   const auto pieces = static_cast<unsigned>(a.half / width);
-  const auto groups = static_cast<unsigned>((a.heads + heads_at_once - 1) / heads_at_once);
+  const auto groups = static_cast<unsigned>((a.heads + at_once - 1) / at_once);
   const auto times = static_cast<unsigned>(a.times);
   const auto count = static_cast<unsigned>(a.batches) * times * groups * pieces;
   for (auto work = static_cast<unsigned>(thread_place()); work < count;
        work += static_cast<unsigned>(thread_count())) {
     const std::int64_t i = std::int64_t{work % pieces} * width;
-    const std::int64_t first_head = std::int64_t{work / pieces % groups} * heads_at_once;
+    const std::int64_t first_head = std::int64_t{work / pieces % groups} * at_once;
     const unsigned token = work / pieces / groups;
     const std::int64_t time = token % times, batch = token / times;
     const T* const x = static_cast<const T*>(a.x.data) + batch * a.x.batch + time * a.x.time + i;
     T* const y = static_cast<T*>(a.y.data) + batch * a.y.batch + time * a.y.time + i;
-    RowPiece<T> first[heads_at_once], second[heads_at_once];
+    Piece<T> first[at_once], second[at_once];
 #pragma unroll
-    for (int n = 0; n < heads_at_once; ++n) {
+    for (int n = 0; n < at_once; ++n) {
       const T* const head = x + (first_head + n) * a.x.head;
       if (first_head + n < a.heads) {
         first[n] = load_piece<T>(head);
@@ -94,7 +94,7 @@ __device__ void turn_pieces(const RotaryTable& t) {
     load_floats(cosines, t.cosines, place);
     load_floats(sines, t.sines, place);
 #pragma unroll
-    for (int n = 0; n < heads_at_once; ++n) {
+    for (int n = 0; n < at_once; ++n) {
       T* const head = y + (first_head + n) * a.y.head;
       float low[width], high[width];
 #pragma unroll
@@ -108,6 +108,11 @@ __device__ void turn_pieces(const RotaryTable& t) {
       }
     }
   }
+}
+
+template <class T>
+__device__ void turn_pieces(const RotaryTable& t) {
+  t.one_head ? turn_heads<T, 1>(t) : turn_heads<T, heads_at_once>(t);
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 
 namespace tessera::cuda {
 
-/// Heads that one thread turns by the same angles.
+/// Heads that one thread turns by the same angles; one where there is too little for all
+/// processors.
 inline constexpr int heads_at_once = 4;
 
 /// The cosines and sines of each position and pair are made once for all heads, in the type that is
@@ -15,6 +16,7 @@ struct RotaryTable {
   void* sines;
   std::int64_t batch_rows;  // rows from batch to batch; 0: they share them
   std::int64_t rows;
+  bool one_head;  // a thread turns one head, not heads_at_once
 };
 
 }  // namespace tessera::cuda

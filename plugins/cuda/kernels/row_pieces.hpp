@@ -5,59 +5,24 @@
 
 #include "kernels/block.hpp"
 #include "kernels/memory.hpp"
-#include "kernels/mma.hpp"
+#include "kernels/pieces.hpp"
 #include "kernels/rows.hpp"
 
 namespace tessera::cuda {
 
-/// 16 bytes of elements in f32, bf16 or f16, as they are in memory.
+/// Numbers of a row as a piece of T.
 template <class T>
-struct RowPiece {
-  static constexpr int elements = 16 / sizeof(T);
-  std::uint32_t words[4] = {};
-
-  /// `k` is known to the compiler where the caller's loop is unrolled.
-  __device__ float get(int k) const {
-    if constexpr (std::is_same_v<T, float>) {
-      return __builtin_bit_cast(float, words[k]);
-    } else if constexpr (std::is_same_v<T, BFloat16>) {
-      const std::uint32_t word = words[k / 2];
-      return __builtin_bit_cast(float, k % 2 == 0 ? word << 16 : word & 0xffff0000U);
-    } else {
-      return widened(Half::from_bits(static_cast<std::uint16_t>(words[k / 2] >> (k % 2 * 16))));
-    }
-  }
-};
-
-/// `at` is a multiple of 16.
-template <class T>
-__device__ RowPiece<T> load_piece(const void* at) {
-  const uint4 words = *static_cast<const uint4*>(at);
-  return {{words.x, words.y, words.z, words.w}};
-}
-
-/// Rounded to nearest even.
-template <class T>
-__device__ void store_piece(void* at, const float (&values)[RowPiece<T>::elements]) {
-  std::uint32_t words[4];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    if constexpr (std::is_same_v<T, float>) {
-      words[k] = __builtin_bit_cast(std::uint32_t, values[k]);
-    } else {
-      words[k] = pack<T>(values[2 * k], values[2 * k + 1]);
-    }
-  }
-  store_words(at, words);
+__device__ void store_piece(void* at, const float (&values)[Piece<T>::elements]) {
+  store_words(at, pack<T>(values).words);
 }
 
 /// At any place of a T, element by element where it is not `aligned` to 16.
 template <class T>
-__device__ RowPiece<T> load_piece(const T* at, bool aligned) {
+__device__ Piece<T> load_piece(const T* at, bool aligned) {
   if (aligned) return load_piece<T>(at);
-  RowPiece<T> piece;
+  Piece<T> piece;
 #pragma unroll
-  for (int k = 0; k < RowPiece<T>::elements; ++k) {
+  for (int k = 0; k < Piece<T>::elements; ++k) {
     if constexpr (sizeof(T) == 4) {
       piece.words[k] = __builtin_bit_cast(std::uint32_t, at[k]);
     } else {
@@ -67,15 +32,15 @@ __device__ RowPiece<T> load_piece(const T* at, bool aligned) {
   return piece;
 }
 template <class T>
-__device__ void store_piece(T* at, const float (&values)[RowPiece<T>::elements], bool aligned) {
+__device__ void store_piece(T* at, const float (&values)[Piece<T>::elements], bool aligned) {
   if (aligned) return store_piece<T>(at, values);
 #pragma unroll
-  for (int k = 0; k < RowPiece<T>::elements; ++k) at[k] = convert<T>(values[k]);
+  for (int k = 0; k < Piece<T>::elements; ++k) at[k] = convert<T>(values[k]);
 }
 
 template <class T>
-__device__ RowPiece<T> filled_piece(float value) {
-  RowPiece<T> piece;
+__device__ Piece<T> filled_piece(float value) {
+  Piece<T> piece;
   std::uint32_t word = 0;
   if constexpr (std::is_same_v<T, float>) {
     word = __builtin_bit_cast(std::uint32_t, value);
@@ -95,11 +60,11 @@ inline constexpr int pieces_at_once = 4;
 template <class T, class Whole, class Part>
 __device__ void each_loaded_piece(const T* row, std::int64_t begin, std::int64_t end, bool aligned,
                                   Whole whole, Part part) {
-  constexpr int width = RowPiece<T>::elements;
+  constexpr int width = Piece<T>::elements;
   const std::int64_t step = std::int64_t{blockDim.x} * width;
   std::int64_t i = begin + std::int64_t{threadIdx.x} * width;
   for (; i + (pieces_at_once - 1) * step + width <= end; i += pieces_at_once * step) {
-    RowPiece<T> all[pieces_at_once];
+    Piece<T> all[pieces_at_once];
 #pragma unroll
     for (int n = 0; n < pieces_at_once; ++n) all[n] = load_piece(row + i + n * step, aligned);
 #pragma unroll
@@ -175,7 +140,7 @@ struct RowInMemory {
 template <class Kernel, class T>
 struct RowInPieces {
   using C = float;
-  static constexpr int width = RowPiece<T>::elements;
+  static constexpr int width = Piece<T>::elements;
   struct Element {
     int piece, place;
   };
@@ -183,7 +148,7 @@ struct RowInPieces {
   const RowThreads& team;
   int length;
   std::int64_t row = 0;
-  RowPiece<T> arrays[Kernel::loaded][Kernel::pieces] = {};
+  Piece<T> arrays[Kernel::loaded][Kernel::pieces] = {};
 
   __device__ RowInPieces(const RowArguments& arguments, const RowThreads& of)
       : a(arguments), team(of), length(static_cast<int>(arguments.length)) {}

@@ -10,10 +10,6 @@ using namespace tessera::cuda;
 
 namespace {
 
-struct alignas(16) SixteenBytes {
-  std::uint64_t words[2];
-};
-
 /// Moves bits, whatever they are.
 template <class Word>
 __device__ void take(const TakeArguments& a) {
@@ -103,7 +99,7 @@ __global__ void take_2(const TakeArguments a) { take<std::uint16_t>(a); }
 __global__ void take_4(const TakeArguments a) { take<std::uint32_t>(a); }
 __global__ void take_8(const TakeArguments a) { take<std::uint64_t>(a); }
 /// Rows in pieces of 16 bytes.
-__global__ void take_16(const TakeArguments a) { take<SixteenBytes>(a); }
+__global__ void take_16(const TakeArguments a) { take<uint4>(a); }
 
 __global__ void sum_by_index_f32(const IndexedSumArguments a) { sum_by_index<float>(a); }
 __global__ void sum_by_index_f64(const IndexedSumArguments a) { sum_by_index<double>(a); }

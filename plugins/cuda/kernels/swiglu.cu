@@ -33,7 +33,7 @@ __device__ void run_in_memory(const RowArguments& a) {
 /// Of T, in whole pieces of 16 bytes.
 template <class T>
 __device__ void run_in_pieces(const RowArguments& a) {
-  constexpr int width = RowPiece<T>::elements;
+  constexpr int width = Piece<T>::elements;
   const auto across = static_cast<unsigned>(a.length / width);
   const auto count = static_cast<unsigned>(a.rows) * across;
   for (auto work = static_cast<unsigned>(thread_place()); work < count;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/mma.hpp"
+#include "kernels/packing.hpp"
 
 namespace tessera::cuda {
 
@@ -99,7 +100,7 @@ __device__ void put_sums(Chunk* tile, int row, int first_chunk, const float (&su
     for (int half = 0; half < 2; ++half) {
       Chunk* const chunk = place_of<width>(tile, row + lane / 4 + 8 * half, first_chunk + n);
       reinterpret_cast<std::uint32_t*>(chunk)[lane % 4] =
-          pack<T>(sums[n][2 * half] * factors[half], sums[n][2 * half + 1] * factors[half]);
+          rounded_pair<T>(sums[n][2 * half] * factors[half], sums[n][2 * half + 1] * factors[half]);
     }
   }
 }
@@ -165,10 +166,10 @@ __device__ void add_dots(float (&sums)[row_tiles][columns / 8][4], Chunk* a, int
 template <class T>
 __device__ void sums_as_a(std::uint32_t (&words)[4], const float (&left)[4],
                           const float (&right)[4]) {
-  words[0] = pack<T>(left[0], left[1]);
-  words[1] = pack<T>(left[2], left[3]);
-  words[2] = pack<T>(right[0], right[1]);
-  words[3] = pack<T>(right[2], right[3]);
+  words[0] = rounded_pair<T>(left[0], left[1]);
+  words[1] = rounded_pair<T>(left[2], left[3]);
+  words[2] = rounded_pair<T>(right[0], right[1]);
+  words[3] = rounded_pair<T>(right[2], right[3]);
 }
 
 /// sums[i, d] += sum over j of weights[i, j] times row j of b, element d.

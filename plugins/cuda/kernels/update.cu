@@ -45,16 +45,12 @@ __device__ bool has_pieces(const Update& u) {
   return all;
 }
 
-/// The elements that a piece has: of a parameter of type T.
-template <class T>
-inline constexpr int elements_of_piece = 16 / static_cast<int>(sizeof(T));
-
 /// Pieces of a parameter: first, first + step, ... All loads of a piece come before what is done
 /// with it. The number of elements that its pieces have.
 template <class C, class G, class Rule>
 __device__ std::int64_t update_pieces(const Update& u, const Rule& rule, std::int64_t first,
                                       std::int64_t step) {
-  constexpr int n = elements_of_piece<C>;
+  constexpr int n = Piece<C>::elements;
   const typename Rule::template Lanes<C> lanes(rule);
   const FirstGradient<C> begin(rule.gradient);
   const std::int64_t pieces = u.count / n;
@@ -216,7 +212,7 @@ struct RoundedAdam {
     const PartPlaces& places = a.places;
     const int last = places.dims - 1;
     bool all = places.first % 2 == 0;
-    if (last > 0) all = all && places.extents[last] % elements_of_piece<BFloat16> == 0;
+    if (last > 0) all = all && places.extents[last] % Piece<BFloat16>::elements == 0;
     for (int d = 0; d < last; ++d) all = all && places.strides[d] % 2 == 0;
     return all;
   }
@@ -224,7 +220,7 @@ struct RoundedAdam {
   /// A block of Philox is for two elements. The number of elements in pieces.
   template <class G>
   __device__ std::int64_t pieces() const {
-    constexpr int n = elements_of_piece<BFloat16>;
+    constexpr int n = Piece<BFloat16>::elements;
     constexpr std::size_t states = functions::Adam::states;
     const Update& u = a.update;
     const std::int64_t count = u.count / n;

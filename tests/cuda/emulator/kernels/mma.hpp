@@ -30,20 +30,9 @@ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uin
   emulator_multiply_matrices(sums, a, b, std::is_same_v<T, BFloat16>);
 }
 
-template <class T>
-inline std::uint32_t pack(float low, float high) {
-  return T(low).bits | static_cast<std::uint32_t>(T(high).bits) << 16;
-}
-
 inline float power_of_2(float x) {
   const float power = std::exp2(x);
   return power < std::numeric_limits<float>::min() ? 0 : power;
-}
-
-inline float widened(Half x) { return static_cast<float>(x); }
-
-inline void store_words(void* at, const std::uint32_t (&words)[4]) {
-  *static_cast<uint4*>(at) = uint4{words[0], words[1], words[2], words[3]};
 }
 
 inline void copy_async(void* to, const void* from, bool exists) {
