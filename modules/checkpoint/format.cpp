@@ -18,6 +18,7 @@ module tessera.checkpoint;
 
 import tessera.base;
 import tessera.plugin;
+import :exported;
 import :format;
 import :gguf;
 
@@ -31,11 +32,12 @@ struct BuiltIn {
   std::unique_ptr<CheckpointFormat> (*make)();
 };
 /// In the order in which they are tried.
-constexpr std::array<BuiltIn, 4> built_in = {
+constexpr std::array<BuiltIn, 5> built_in = {
     {{"tessera", checkpoint_detail::tessera_format},
      {"torch", checkpoint_detail::torch_format},
      {"safetensors", checkpoint_detail::safetensors_format},
-     {"gguf", checkpoint_detail::gguf_format}}};
+     {"gguf", checkpoint_detail::gguf_format},
+     {"pt2", checkpoint_detail::exported_format}}};
 
 bool is_built_in(std::string_view name) {
   return std::ranges::find(built_in, name, &BuiltIn::name) != built_in.end();

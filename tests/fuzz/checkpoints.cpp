@@ -14,6 +14,7 @@
 import tessera.base;
 import tessera.tensor;
 import tessera.checkpoint;
+import tessera.exported;
 import tessera.hub;
 
 using namespace tessera;
@@ -71,6 +72,17 @@ const fuzz::Target gguf{
     },
     {"tests/reference/data/gguf/types.gguf", "tests/reference/data/gguf/gemma2.gguf",
      "tests/reference/data/gguf/phi3.gguf"}};
+
+/// A program of torch.export, with its tensors.
+const fuzz::Target exported_program{
+    "exported_program",
+    [](std::string_view input) {
+      const auto source = checkpoint_format("pt2").open(fuzz::file_of(input, "model.pt2"));
+      read_all(*source);
+      static_cast<void>(exported::read_exported_graph(*source));
+    },
+    {"tests/reference/data/exported/convolutions.pt2",
+     "tests/reference/data/exported/changed.pt2"}};
 
 /// The pickle of a folder of torch.distributed.checkpoint.
 const fuzz::Target torch_metadata{

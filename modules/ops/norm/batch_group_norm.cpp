@@ -84,9 +84,11 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
           .wrong = "more than one value for each channel is expected in training",
           .got = to_string(x.shape())});
   }
-  // Sums over the number of values, not means: shards may have different numbers of rows.
+  // Sums over the number of values, not means: shards may have different numbers of rows. Sums, and
+  // their gradients, are whole before they are spread over the values again.
   const auto mean_of = [&](const Tensor& values) {
-    return mul_scalar(sum(values, dims, true), 1.0 / static_cast<double>(count));
+    return mul_scalar(operands::whole_sum(sum(values, dims, true)),
+                      1.0 / static_cast<double>(count));
   };
   const Tensor mean = mean_of(x);
   const Tensor centred = sub(x, mean);

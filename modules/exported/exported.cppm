@@ -1,0 +1,5 @@
+// Programs that PyTorch's torch.export has written, as models.
+export module tessera.exported;
+
+export import :graph;  // a program as data: values, nodes, modules
+export import :model;  // a program as a tree of modules that computes it
