@@ -3,9 +3,10 @@
 
 #include "../../tests/cuda/probe.hpp"
 #include "kernels/mma.hpp"
+#include "kernels/packing.hpp"
 
 using tessera::cuda::BFloat16;
-using tessera::cuda::pack;
+using tessera::cuda::rounded_pair;
 
 namespace {
 
@@ -81,10 +82,10 @@ __global__ void probe_product(const Probe a) {
   const int lane = threadIdx.x, group = lane / 4, pair = lane % 4 * 2;
   const float* const b = a.from + 256;
   const auto of_a = [&](int row, int column) {
-    return pack<BFloat16>(a.from[16 * row + column], a.from[16 * row + column + 1]);
+    return rounded_pair<BFloat16>(a.from[16 * row + column], a.from[16 * row + column + 1]);
   };
   const auto of_b = [&](int row, int column) {
-    return pack<BFloat16>(b[8 * row + column], b[8 * (row + 1) + column]);
+    return rounded_pair<BFloat16>(b[8 * row + column], b[8 * (row + 1) + column]);
   };
   const std::uint32_t words[4] = {of_a(group, pair), of_a(group + 8, pair), of_a(group, pair + 8),
                                   of_a(group + 8, pair + 8)};
@@ -104,7 +105,7 @@ __global__ void probe_matrices(const Probe a) {
   const int lane = threadIdx.x, group = lane / 4, pair = lane % 4 * 2;
   for (int word = 0; word < 4; ++word) {
     rows[lane].words[word] =
-        pack<BFloat16>(a.from[8 * lane + 2 * word], a.from[8 * lane + 2 * word + 1]);
+        rounded_pair<BFloat16>(a.from[8 * lane + 2 * word], a.from[8 * lane + 2 * word + 1]);
   }
   __syncwarp();
   std::uint32_t plain[4], turned[4];

@@ -45,7 +45,7 @@ struct Kind {
   bool documents = false;
   std::int64_t kv_heads = 4;
   double dropout = 0;
-  bool query_key_norm = false;
+  nn::HeadNorm query_key_norm = nn::HeadNorm::none;
 };
 
 nn::DecoderShape shape_of(const Kind& kind, DType dtype) {
