@@ -109,7 +109,7 @@ TEST_CASE("all programs of a folder against PyTorch", "[.all]") {
     if (only != nullptr && name != only) {
       continue;
     }
-    std::string row = "| " + name + " |";
+    std::string row = "| `" + name + "` |";
     for (const Way way : {Way::plain, Way::sharded}) {
       try {
         const Differences found = differences(folder, name, way);
