@@ -1,0 +1,106 @@
+// The rotation of heads against its definition: pairs of features, each turned by its angle.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "support.hpp"
+
+import tessera.base;
+import tessera.tensor;
+import tessera.ops;
+import tessera.nn;
+
+using namespace tessera;
+
+namespace {
+
+constexpr std::int64_t tokens = 12;
+constexpr std::int64_t width = 10;
+
+/// Some heads [1, T, 1, D].
+Tensor heads(double seed) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < tokens * width; ++i) {
+    values.push_back(std::sin(seed + 1.7 * static_cast<double>(i)));
+  }
+  return from_values(std::span<const double>(values), {1, tokens, 1, width});
+}
+
+/// The product of query i with key j, whose first `dims` features are turned in pairs of
+/// neighbours.
+double score(const Tensor& q, const Tensor& k, std::int64_t i, std::int64_t j, std::int64_t dims,
+             double theta) {
+  const std::vector<double> a = to_doubles(q);
+  const std::vector<double> b = to_doubles(k);
+  const auto at = [](const std::vector<double>& x, std::int64_t token, std::int64_t feature) {
+    return x[static_cast<std::size_t>(token * width + feature)];
+  };
+  double sum = 0;
+  for (std::int64_t pair = 0; pair < dims / 2; ++pair) {
+    const double turn =
+        static_cast<double>(i - j) *
+        std::pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(dims));
+    const double x = at(a, i, 2 * pair);
+    const double y = at(a, i, 2 * pair + 1);
+    sum += (x * std::cos(turn) - y * std::sin(turn)) * at(b, j, 2 * pair) +
+           (x * std::sin(turn) + y * std::cos(turn)) * at(b, j, 2 * pair + 1);
+  }
+  for (std::int64_t feature = dims; feature < width; ++feature) {
+    sum += at(a, i, feature) * at(b, j, feature);
+  }
+  return sum;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  const std::vector<double> x = to_doubles(a);
+  const std::vector<double> y = to_doubles(b);
+  double largest = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    largest = std::max(largest, std::abs(x[i] - y[i]));
+  }
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("products of rotated heads are those of turned pairs of neighbours") {
+  const Tensor q = heads(0.3);
+  const Tensor k = heads(2.1);
+  for (const std::int64_t dims : {std::int64_t{4}, width}) {
+    const nn::RotaryOptions options{.theta = 50, .dims = dims, .neighbours = true};
+    const Tensor a = nn::rotate(q, options, {});
+    const Tensor b = nn::rotate(k, options, {});
+    for (const auto& [i, j] : {std::pair{0, 0}, {7, 3}, {11, 0}}) {
+      INFO(dims << " dims, query " << i << ", key " << j);
+      double sum = 0;
+      for (std::int64_t feature = 0; feature < width; ++feature) {
+        sum += to_doubles(a)[static_cast<std::size_t>(i * width + feature)] *
+               to_doubles(b)[static_cast<std::size_t>(j * width + feature)];
+      }
+      CHECK(std::abs(sum - score(q, k, i, j, dims, 50)) < 1e-9);
+    }
+  }
+}
+
+TEST_CASE("a long row has a larger base") {
+  const Tensor x = heads(1);
+  const nn::RotaryOptions options{.theta = 50, .stretch = 2, .limit = 8};
+  // Of 12 tokens and 3 before them.
+  const double larger = 50 * std::pow(2.0 * 15 / 8 - 1, width / (width - 2.0));
+  CHECK(largest_difference(nn::rotate(x, options, {.before = 3}), ops::rotary(x, larger, 3)) == 0);
+  const nn::RotaryOptions long_enough{.theta = 50, .stretch = 2, .limit = 15};
+  CHECK(largest_difference(nn::rotate(x, long_enough, {.before = 3}), ops::rotary(x, 50, 3)) == 0);
+}
+
+TEST_CASE("heads without a base stay as they are, and a part of a head that cannot be is refused") {
+  const Tensor x = heads(1);
+  CHECK(largest_difference(nn::rotate(x, {}, {}), x) == 0);
+  for (const std::int64_t dims : {3, 12}) {
+    const nn::RotaryOptions options{.theta = 50, .dims = dims};
+    CHECK_THROWS_AS(options.check(width), Error);
+  }
+}
