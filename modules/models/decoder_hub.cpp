@@ -620,9 +620,10 @@ std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) c
                    {shape.kv_heads * shape.head_dim, shape.dim}});
   }
   if (const std::int64_t dense = first_layer(shape, false); dense >= 0) {
-    all.push_back({layer_name(dense) + "mlp.up_proj.weight",
-                   {hub_size("ffn_dim"), dim},
-                   {shape.ffn_dim, shape.dim}});
+    all.push_back(
+        {layer_name(dense) + (shape.gated ? "mlp.gate_proj.weight" : "mlp.up_proj.weight"),
+         {hub_size("ffn_dim"), dim},
+         {shape.ffn_dim, shape.dim}});
   }
   if (const std::int64_t sparse = first_layer(shape, true); sparse >= 0) {
     const std::string count = hub_key("experts", "num_local_experts");
