@@ -91,8 +91,7 @@ TEST_CASE("a checkpoint of a family from a plugin needs the plugin, and says so"
       "checkpoint export " + saved + " --to '" + out + "/exported'"};
   for (const std::string& command : commands) {
     INFO(command);
-    refused(run_program(command, no_others),
-            "model_type \"Chain\" is no family of models");
+    refused(run_program(command, no_others), "model_type \"Chain\" is no family of models");
     CHECK(run_program(command + named, no_others).code == 0);
   }
   // It does not say how its layers are split: ranks can have copies of it.
