@@ -76,10 +76,7 @@ def main():
     dynamic = dict(factor=4.0, original_max_position_embeddings=16)
     longrope = dict(factor=4.0, short_factor=[1.0] * 4, long_factor=[2.0] * 4, original_max_position_embeddings=16)
     rope = "other rotary embeddings change every position's angles"
-    refused("rope_dynamic", "rope", "dynamic", rope, dict(rope_scaling=dynamic | dict(type="dynamic")))
     refused("rope_longrope", "rope", "longrope", rope, dict(rope_scaling=longrope | dict(rope_type="longrope")))
-    refused("rope_dynamic_new", "rope", "dynamic", rope,
-            dict(rope_parameters=dynamic | dict(rope_type="dynamic", rope_theta=10000.0)))
     refused("rope_longrope_new", "rope", "longrope", rope,
             dict(rope_parameters=longrope | dict(rope_type="longrope", rope_theta=10000.0)))
     refused("hidden_act", "hidden_act", "gelu", "the feed-forward is silu(gate) * up", dict(hidden_act="gelu"))

@@ -209,7 +209,7 @@ TEST_CASE("a format of a plugin is shown, compared and converted like the built-
   is_input_error("checkpoint info " + flat, "it is not a checkpoint, and not a model");
   is_input_error(
       "checkpoint convert " + stored + " --to " + flat + "2 --format Falt" + plugin,
-      "there is no checkpoint format 'Falt' (there are tessera, torch, safetensors, gguf and "
+      "there is no checkpoint format 'Falt' (there are tessera, torch, safetensors, gguf, pt2 and "
       "Flat); did you mean 'Flat'?");
 }
 
