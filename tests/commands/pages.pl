@@ -155,8 +155,8 @@ for my $page (@pages) {
   system('cp', '-r', "$repository/apps/examples", "$folder/apps") == 0 or die "the examples cannot be copied\n";
   write_file("$folder/dev", $stand_in);
   chmod 0755, "$folder/dev";
-  write_file("$scratch/script", "set -euo pipefail\n"
-    . "trap 'cat \"$scratch/printed\"; echo \"failed: the block at \$place: \$BASH_COMMAND\" >&2' ERR\n$script");
+  write_file("$scratch/script", "set -euo pipefail\nexec 3>&1\n"
+    . "trap 'cat \"$scratch/printed\" >&3; echo \"failed: the block at \$place: \$BASH_COMMAND\" >&2' ERR\n$script");
   write_file("$scratch/printed", '');
   # What an earlier run has left under the names that the page uses.
   remove_tree($_) for grep { index($_, $scratch) != 0 } $script =~ m{/tmp/[\w.-]+}g;

@@ -262,5 +262,5 @@ TEST_CASE("folders whose model would be computed wrongly are refused by key and 
     CHECK(result.error.find(value) != std::string::npos);
     ++count;
   }
-  CHECK(count == 6);
+  CHECK(count == 4);
 }
