@@ -117,7 +117,7 @@ std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape) {
                                  shape.dim, shape.heads),
                      fmt::format("num_attention_heads {} does not divide hidden_size {}",
                                  shape.heads, shape.dim)});
-  } else if (shape.latent_rank == 0 &&
+  } else if (shape.latent_rank == 0 && !shape.unrotated &&
              (shape.rotary_extent() % 2 != 0 || shape.rotary_extent() > shape.head_extent())) {
     found.push_back(
         {{"head_dim", "heads", "dim"},
@@ -146,6 +146,7 @@ std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape) {
                                  got)});
   }
   std::ranges::copy(expert_misfits(shape), std::back_inserter(found));
+  std::ranges::copy(layer_misfits(shape), std::back_inserter(found));
   return found;
 }
 
@@ -161,9 +162,18 @@ std::int64_t layers_with_experts(const nn::DecoderShape& shape) {
 
 }  // namespace
 
+std::int64_t layers_of_kind(const nn::DecoderShape& shape, nn::LayerKind kind) {
+  std::int64_t count = 0;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    count += shape.layer_kind(layer) == kind ? 1 : 0;
+  }
+  return count;
+}
+
 std::int64_t first_layer(const nn::DecoderShape& shape, bool with_experts) {
   std::int64_t layer = 0;
-  while (layer < shape.layers && shape.has_experts(layer) != with_experts) {
+  while (layer < shape.layers &&
+         (shape.has_experts(layer) != with_experts || !shape.has_feed_forward(layer))) {
     ++layer;
   }
   return layer < shape.layers ? layer : -1;
@@ -261,6 +271,10 @@ std::string DecoderFamily::describe(const ModelSizes& sizes) const {
   std::string text = fmt::format("dim {}, {}, {} ({} of keys and values), ffn {}", shape.dim,
                                  count_text(shape.layers, "layer"), count_text(shape.heads, "head"),
                                  shape.kv_heads, shape.ffn_dim);
+  if (const std::int64_t recurrent = layers_of_kind(shape, nn::LayerKind::recurrent);
+      recurrent > 0) {
+    text += fmt::format(", {} recurrent", count_text(recurrent, "layer"));
+  }
   if (shape.window > 0) {
     std::int64_t local = 0;
     for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
@@ -307,6 +321,9 @@ double attention_parameters(const nn::DecoderShape& shape) {
 }
 
 double norms_of_block(const nn::DecoderShape& shape) {
+  if (shape.one_part) {
+    return 1;
+  }
   const double of_inputs = shape.parallel_block && !shape.parallel_norms ? 1 : 2;
   return (shape.norm_inputs ? of_inputs : 0) + (shape.norm_results ? 2 : 0);
 }
@@ -316,18 +333,26 @@ double norms_of_block(const nn::DecoderShape& shape) {
 double DecoderFamily::parameters(const ModelSizes& sizes) const {
   const nn::DecoderShape shape = shape_of(sizes);
   const double dim = number(shape.dim);
-  const double ffn = number(shape.ffn_dim);
+  const double ffn = number(shape.ffn_extent());
   const double sparse = number(layers_with_experts(shape));
   const double norm = shape.norm_weight ? dim * (shape.norm_bias ? 2 : 1) : 0;
-  const double layer = attention_parameters(shape) + norms_of_block(shape) * norm;
+  const double recurrent = number(layers_of_kind(shape, nn::LayerKind::recurrent));
+  const double attention = number(layers_of_kind(shape, nn::LayerKind::attention));
+  double parts = 0;  // feed-forward
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    parts += shape.has_feed_forward(layer) ? 1 : 0;
+  }
+  const double mixers = (attention > 0 ? attention * attention_parameters(shape) : 0) +
+                        (recurrent > 0 ? recurrent * recurrent_parameters(shape) : 0);
   const double matrices = shape.gated ? 3 : 2;
   const double dense = matrices * dim * ffn + (shape.ffn_bias ? (matrices - 1) * ffn + dim : 0);
   const double mixture = number(shape.experts) * dim * (3 * number(shape.expert_extent()) + 1) +
                          3 * dim * number(shape.shared_extent()) +
                          (shape.shared_expert_gate && shape.shared_extent() > 0 ? dim : 0);
   return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) +
-         (shape.head_bias ? number(shape.vocab) : 0) + number(shape.layers) * layer +
-         (number(shape.layers) - sparse) * dense + sparse * mixture + norm;
+         (shape.head_bias ? number(shape.vocab) : 0) + mixers +
+         number(shape.layers) * norms_of_block(shape) * norm + (parts - sparse) * dense +
+         sparse * mixture + norm;
 }
 
 std::shared_ptr<nn::LanguageModel> DecoderFamily::build(const ModelSizes& sizes,
@@ -337,11 +362,41 @@ std::shared_ptr<nn::LanguageModel> DecoderFamily::build(const ModelSizes& sizes,
   return std::make_shared<nn::DecoderLM>(shape);
 }
 
+namespace {
+
+/// Recurrent layers are split by heads; one key head is whole on each rank, with all that uses it.
+void add_recurrent_split(const nn::DecoderShape& shape, TensorSplit& split) {
+  const nn::RecurrentOptions& options = shape.recurrent;
+  if (!shape.has_kind(nn::LayerKind::recurrent)) {
+    return;
+  }
+  const std::string layer = "model.layers.*.recurrent.";
+  if (options.rule == nn::RecurrentRule::convolution) {
+    split.columns.push_back(layer + "{q,k,v}_proj");
+    split.columns.push_back(layer + "conv");
+    split.rows.push_back(layer + "o_proj");
+  } else if (options.key_heads > 1) {
+    split.columns.push_back(layer + "{q,k,v}_proj");
+    split.columns.push_back(layer +
+                            (options.gate_rank > 0 ? "{gate,decay}_b_proj" : "{gate,decay}_proj"));
+    split.columns.push_back(layer + "{q,k,v}_conv");
+    split.columns.push_back(layer + "steps");
+    split.columns.push_back(layer +
+                            (options.rule == nn::RecurrentRule::delta ? "strength_proj" : "norm"));
+    split.rows.push_back(layer + "o_proj");
+  }
+}
+
+}  // namespace
+
 TensorSplit DecoderFamily::tensor_split(const ModelSizes& sizes) const {
   const nn::DecoderShape shape = shape_of(sizes);
   TensorSplit split{.rows = {"model.embed_tokens"}, .logits = "lm_head"};
+  add_recurrent_split(shape, split);
   // A norm over all heads needs all of them: such an attention is whole on each rank.
-  if (shape.latent_rank > 0) {
+  if (!shape.has_kind(nn::LayerKind::attention)) {
+    // there is none
+  } else if (shape.latent_rank > 0) {
     split.columns.emplace_back(shape.query_rank > 0 ? "model.layers.*.self_attn.{q,kv}_b_proj"
                                                     : "model.layers.*.self_attn.{q,kv_b}_proj");
     split.rows.emplace_back("model.layers.*.self_attn.o_proj");

@@ -8,20 +8,49 @@ import :family;
 
 // Families of decoders by what distinguishes them: sizes, names and config.json of all of them are
 // those of one class.
+namespace tessera::models {
+
+template <auto First, auto... Rest>
+auto& member_at(auto& object) {
+  if constexpr (sizeof...(Rest) == 0) {
+    return object.*First;
+  } else {
+    return member_at<Rest...>(object.*First);
+  }
+}
+
+}  // namespace tessera::models
+
 export namespace tessera::models {
 
-/// A member of nn::DecoderShape that a family, or a model of it, sets.
+/// Where a shape has a member of this type.
+template <class Field>
+using DecoderField = Field& (*)(nn::DecoderShape&);
+/// The member of a shape by a path of members: decoder_field<&nn::DecoderShape::experts>.
+template <auto... Path>
+constexpr auto decoder_field =
+    +[](nn::DecoderShape& shape) -> auto& { return member_at<Path...>(shape); };
+/// A member of nn::DecoderShape, or of a part of it, that a family or a model of it sets.
 using DecoderMember =
-    std::variant<bool nn::DecoderShape::*, std::int64_t nn::DecoderShape::*,
-                 double nn::DecoderShape::*, std::vector<std::int64_t> nn::DecoderShape::*,
-                 nn::Activation nn::DecoderShape::*, nn::HeadNorm nn::DecoderShape::*,
-                 nn::NormOptions::Kind nn::DecoderShape::*, nn::RouterScore nn::DecoderShape::*>;
+    std::variant<DecoderField<bool>, DecoderField<std::int64_t>, DecoderField<double>,
+                 DecoderField<std::vector<std::int64_t>>, DecoderField<nn::Activation>,
+                 DecoderField<nn::HeadNorm>, DecoderField<nn::NormOptions::Kind>,
+                 DecoderField<nn::RouterScore>, DecoderField<std::string>,
+                 DecoderField<nn::RecurrentRule>, DecoderField<nn::OutputGate>>;
 
 /// How config.json has the value of a property.
 enum class HubForm {
   plain,
   zeros,  // a list with a number for each layer; the property has the layers whose number is 0
-  words   // a text, true or false, for which DecoderProperty::words has the property's
+  words,  // a text, true or false, for which DecoderProperty::words has the property's
+  layers  // what each layer has, of which the property has a letter each; see HubLayers
+};
+
+/// How config.json says which layers have what, besides a list with a word for each under
+/// DecoderProperty::hub, or a text with a letter for each under ::also.
+struct HubLayers {
+  std::string indices = "";   // a list with the numbers of the attention layers, from 0
+  std::string interval = "";  // each so many-th layer attends where nothing else says it
 };
 
 /// A property in which the models of a family differ, besides the sizes that all decoders have.
@@ -40,6 +69,9 @@ struct DecoderProperty {
   /// With HubForm::words: texts of config.json and what they are here; an export writes the first
   /// that fits.
   std::vector<std::pair<std::string, std::string>> words = {};
+  HubLayers layers = {};    // with HubForm::layers
+  std::int64_t entry = -1;  // of a list of config.json, from 0, that has the number; -1: it is none
+  std::string none = "";    // a text of config.json that stands for a size of 0
   /// With HubForm::zeros: the key of a property N, each so many-th layer, that has no effect where
   /// config.json has the list. An export's list has the layers of both.
   std::string replaces = "";
@@ -74,6 +106,7 @@ struct FusedModule {
   std::vector<std::string> parts;  // the model's modules, after the layer's name
   /// Of queries, keys and values: each key head has its own queries, key and value in a row.
   bool by_key_heads = false;
+  bool by_heads = false;  // each query head has its part of each
 };
 
 /// What distinguishes a family of decoders.
@@ -88,6 +121,7 @@ struct DecoderTraits {
   bool partial_rope = false;  // rope_parameters says which part of a head is rotated
   bool rope_keys = true;      // config.json has keys of the rotary embedding
   bool rope_alpha = false;    // see HubRope::alpha
+  std::vector<std::string> ignored_rope = {};  // parts of rope_parameters without effect
   /// Which layers have a window is written as layer_types.
   bool layer_types = false;
   /// Keys of config.json for sizes that it has under other names than Llama's, by their keys of
@@ -141,6 +175,7 @@ class DecoderFamily : public ModelFamily {
 
  private:
   void read_properties(HubConfig& config, ModelSizes& sizes) const;
+  void read_layers(HubConfig& config, const DecoderProperty& property, ModelSizes& sizes) const;
   void read_rope(HubConfig& config, ModelSizes& sizes) const;
   void check_layer_types(HubConfig& config, ModelSizes& sizes) const;
   void read_sizes(HubConfig& config, ModelSizes& sizes) const;
@@ -152,6 +187,12 @@ class DecoderFamily : public ModelFamily {
   std::vector<HubKey> written_sizes(const ModelSizes& sizes) const;
   void write_rope(const nn::DecoderShape& shape, std::vector<HubKey>& all) const;
   void write_properties(const ModelSizes& sizes, std::vector<HubKey>& all) const;
+  /// A list of config.json with the numbers of this property and the next.
+  std::string pair_json(const ModelValues& values, const DecoderProperty& first) const;
+  void add_recurrent_sizes(const nn::DecoderShape& shape, std::int64_t layer,
+                           std::vector<SizedTensor>& all) const;
+  /// The property with HubForm::layers; null: there is none.
+  const DecoderProperty* pattern() const;
   /// A folder's name of a module in a layer, or of one outside.
   std::string stored_module(std::int64_t layer, const std::string& own) const;
   std::string stored_module(const std::string& own) const;

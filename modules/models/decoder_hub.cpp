@@ -8,6 +8,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <string_view>
@@ -85,6 +86,9 @@ std::string rope_json(double theta, const std::string& scaling, const std::strin
 std::int64_t read_size(HubConfig& config, const DecoderProperty& property, std::int64_t absent) {
   const auto limit = static_cast<std::int64_t>(property.range.high.value_or(0x1p40));
   constexpr std::int64_t none = -1;
+  if (!property.none.empty() && config.is_text(property.hub, property.none)) {
+    return 0;
+  }
   const std::int64_t other = property.also.empty() ? none : config.size(property.also, limit, none);
   const std::int64_t value = config.size(property.hub, limit, other == none ? absent : other);
   if (other != none && value != other) {
@@ -96,10 +100,15 @@ std::int64_t read_size(HubConfig& config, const DecoderProperty& property, std::
 
 /// A text of config.json in the word that the property has for it.
 std::string read_word(HubConfig& config, const DecoderProperty& property) {
-  const auto& absent = std::get<std::string>(property.absent);
+  const bool* const flag = std::get_if<bool>(&property.absent);
+  const std::string absent = flag == nullptr ? std::get<std::string>(property.absent)
+                             : *flag         ? "true"
+                                             : "false";
   const std::string text = config.text(property.hub, "");
   if (text.empty()) {
-    return absent;
+    const auto null =
+        std::ranges::find(property.words, "", &std::pair<std::string, std::string>::first);
+    return config.is_null(property.hub) && null != property.words.end() ? null->second : absent;
   }
   std::vector<std::string> known;
   for (const auto& [hub, own] : property.words) {
@@ -111,6 +120,98 @@ std::string read_word(HubConfig& config, const DecoderProperty& property) {
   config.problem(fmt::format("{} \"{}\" is not supported (only {})", property.hub, shown(text),
                              join_words(known)));
   return absent;
+}
+
+/// A list of words without quotes in them as JSON.
+std::string json_list(const std::vector<std::string>& words) {
+  std::string json;
+  for (const std::string& word : words) {
+    json += fmt::format(R"({}"{}")", json.empty() ? "" : ",", word);
+  }
+  return "[" + json + "]";
+}
+
+/// The kinds of layers, a letter each. `layers`: how many there are; 0: as many as the list has.
+std::string read_pattern(HubConfig& config, const DecoderProperty& property, std::int64_t layers) {
+  const auto& absent = std::get<std::string>(property.absent);
+  const HubLayers& other = property.layers;
+  const std::string attention(1, static_cast<char>(nn::LayerKind::attention));
+  const std::int64_t interval =
+      other.interval.empty() ? 0 : config.size(other.interval, most, std::int64_t{0});
+  std::string pattern;
+  if (!other.indices.empty()) {
+    const std::vector<std::int64_t> indices = config.numbers(other.indices, most);
+    if (config.has(other.indices)) {
+      pattern = std::string(static_cast<std::size_t>(layers),
+                            static_cast<char>(nn::LayerKind::recurrent));
+    }
+    for (const std::int64_t index : indices) {
+      if (index >= layers) {
+        config.problem(fmt::format("{}: there is no layer {} ({} layers, from 0)", other.indices,
+                                   index, layers));
+        return absent;
+      }
+      pattern.replace(static_cast<std::size_t>(index), 1, attention);
+    }
+  }
+  for (const std::string& key : {property.also, property.hub}) {
+    if (key.empty() || key == other.indices) {
+      continue;
+    }
+    const std::vector<std::string> words = config.words(key);
+    std::string letters;
+    for (const std::string& word : words) {
+      const auto known =
+          std::ranges::find(property.words, word, &std::pair<std::string, std::string>::first);
+      if (known == property.words.end()) {
+        std::vector<std::string> all;
+        for (const auto& [hub, own] : property.words) {
+          all.push_back(hub);
+        }
+        config.problem(fmt::format("{} \"{}\" is not supported (only {})", key, shown(word, 60),
+                                   join_words(all)));
+        return absent;
+      }
+      letters += known->second;
+    }
+    if (!letters.empty() && layers > 0 && std::ssize(letters) != layers) {
+      config.problem(fmt::format("{}: expected one type for each of {} layers, got {}", key, layers,
+                                 letters.size()));
+      return absent;
+    }
+    pattern = letters.empty() ? pattern : letters;
+  }
+  if (pattern.empty() && interval > 0) {
+    pattern = std::string(static_cast<std::size_t>(interval - 1),
+                          static_cast<char>(nn::LayerKind::recurrent)) +
+              attention;
+  }
+  return pattern.empty() ? absent : pattern;
+}
+
+/// The keys that say what the layers have.
+void write_pattern(const DecoderProperty& property, const std::string& pattern, std::int64_t layers,
+                   std::vector<HubKey>& all) {
+  std::vector<std::string> words;
+  std::vector<std::int64_t> indices;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const std::string letter(1, pattern[static_cast<std::size_t>(layer) % pattern.size()]);
+    const auto word =
+        std::ranges::find(property.words, letter, &std::pair<std::string, std::string>::second);
+    words.push_back(word == property.words.end() ? letter : word->first);
+    if (letter[0] == static_cast<char>(nn::LayerKind::attention)) {
+      indices.push_back(layer);
+    }
+  }
+  const std::string& key = property.layers.indices;
+  if (property.hub == key) {
+    all.push_back(HubKey::raw(key, fmt::format("[{}]", fmt::join(indices, ", "))));
+    return;
+  }
+  all.push_back(HubKey::raw(property.hub, json_list(words)));
+  if (!key.empty()) {
+    all.push_back(HubKey::raw(key, "null"));
+  }
 }
 
 /// The layers, from 0, whose number in the list is 0.
@@ -128,15 +229,6 @@ std::vector<std::int64_t> zeros_of(HubConfig& config, const DecoderProperty& pro
     }
   }
   return zeros;
-}
-
-/// A list of words without quotes in them as JSON.
-std::string json_list(const std::vector<std::string>& words) {
-  std::string json;
-  for (const std::string& word : words) {
-    json += fmt::format(R"({}"{}")", json.empty() ? "" : ",", word);
-  }
-  return "[" + json + "]";
 }
 
 /// Where a folder has the experts of a layer: one by one, or as transformers 5 has them in memory.
@@ -170,25 +262,32 @@ void add_fused(std::vector<HubTensor>& all, const std::string& layer, const std:
                const FusedModule& fused, const nn::DecoderShape& shape) {
   const auto heads = static_cast<int>(shape.heads);
   const auto keys = static_cast<int>(shape.kv_heads);
-  const int groups = fused.by_key_heads ? keys : 1;
+  const bool recurrent = fused.parts[0].starts_with("recurrent.");
+  const int groups = !fused.by_key_heads ? (fused.by_heads ? heads : 1)
+                     : recurrent         ? static_cast<int>(shape.recurrent.key_heads)
+                                         : keys;
   // How many equal parts of a group a module is.
   const auto extent = [&](const std::string& own) {
-    return own == "self_attn.q_proj"                                ? heads / groups
+    return recurrent                   ? static_cast<int>(recurrent_rows(shape, own)) / groups
+           : own == "self_attn.q_proj" ? heads / groups
            : own == "self_attn.k_proj" || own == "self_attn.v_proj" ? keys / groups
                                                                     : 1;
   };
   int parts = 0;
+  int divisor = 0;
   for (const std::string& own : fused.parts) {
     parts += extent(own);
+    divisor = std::gcd(divisor, extent(own));
   }
+  divisor = std::max(divisor, 1);
   int part = 0;
   for (const std::string& own : fused.parts) {
     for (const char* what : {".weight", ".bias"}) {
       all.push_back({.parameter = layer + own + what,
                      .tensor = stored + fused.stored + what,
-                     .part = part,
-                     .parts = parts,
-                     .parts_taken = extent(own),
+                     .part = part / divisor,
+                     .parts = parts / divisor,
+                     .parts_taken = extent(own) / divisor,
                      .groups = groups});
     }
     part += extent(own);
@@ -206,6 +305,16 @@ void rename(std::vector<HubTensor>& all, const std::string& own, const std::stri
   if (!stacked) {
     all.push_back({.parameter = own + ".bias", .tensor = stored + ".bias"});
   }
+}
+
+/// Whether a layer has what this module belongs to.
+bool layer_has(const nn::DecoderShape& shape, std::int64_t layer, const std::string& module) {
+  const nn::LayerKind kind = shape.layer_kind(layer);
+  const std::string part = module.substr(0, module.find('.'));
+  return part == "recurrent"   ? kind == nn::LayerKind::recurrent
+         : part == "self_attn" ? kind == nn::LayerKind::attention
+         : part == "mlp"       ? shape.has_feed_forward(layer)
+                               : true;
 }
 
 bool is_outside_of_layers(const std::string& module) {
@@ -240,9 +349,29 @@ std::vector<std::string> decoder_modules() {
           "self_attn.kv_a_proj_with_mqa",
           "self_attn.kv_a_layernorm",
           "self_attn.kv_b_proj",
+          "recurrent",
+          "recurrent.q_proj",
+          "recurrent.k_proj",
+          "recurrent.v_proj",
+          "recurrent.gate_proj",
+          "recurrent.gate_a_proj",
+          "recurrent.gate_b_proj",
+          "recurrent.decay_proj",
+          "recurrent.decay_a_proj",
+          "recurrent.decay_b_proj",
+          "recurrent.strength_proj",
+          "recurrent.q_conv",
+          "recurrent.k_conv",
+          "recurrent.v_conv",
+          "recurrent.conv",
+          "recurrent.norm",
+          "recurrent.o_proj",
           "mlp.gate_proj",
           "mlp.up_proj",
-          "mlp.down_proj"};
+          "mlp.down_proj",
+          "mlp.shared_expert.gate_proj",
+          "mlp.shared_expert.up_proj",
+          "mlp.shared_expert.down_proj"};
 }
 
 std::string DecoderFamily::hub_size(const std::string& key) const {
@@ -268,7 +397,7 @@ void DecoderFamily::read_sizes(HubConfig& config, ModelSizes& sizes) const {
   // A size that has no key is what a config has without it.
   const auto size = [&](const std::string& key, std::int64_t limit, std::int64_t otherwise) {
     const std::string hub = hub_size(key);
-    return hub.empty()     ? otherwise
+    return hub.empty()     ? (otherwise < 0 ? std::int64_t{key != "layers"} : otherwise)
            : otherwise < 0 ? config.size(hub, limit)
                            : config.size(hub, limit, otherwise);
   };
@@ -338,7 +467,9 @@ void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
   }
   HubRope rope = config.rope(kinds, other_key("rope_theta", traits_.absent.rope_theta),
                              traits_.shape.local_rope_theta > 0 ? std::string(full) : "",
-                             {.share = traits_.partial_rope, .alpha = traits_.rope_alpha});
+                             {.share = traits_.partial_rope,
+                              .alpha = traits_.rope_alpha,
+                              .ignored = traits_.ignored_rope});
   sizes.values.set("rope_theta", rope.theta);
   if (has_key("latent_rank")) {
     const auto head = static_cast<double>(sizes.values.integer("plain_dim") +
@@ -378,11 +509,32 @@ void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
   sizes.values.set("rope_whole_dims", rope.whole_dims);
 }
 
+void DecoderFamily::read_layers(HubConfig& config, const DecoderProperty& property,
+                                ModelSizes& sizes) const {
+  std::int64_t layers = sizes.values.integer("layers");
+  const std::string pattern = read_pattern(config, property, layers);
+  if (layers < 1) {  // as many as the list has
+    layers = std::ssize(pattern);
+    if (layers > most) {
+      config.problem(fmt::format("{}: there are at most {} layers", property.hub, most));
+    }
+    sizes.values.set("layers", layers);
+  }
+  sizes.values.set(property.key, shortest_pattern(pattern, std::min(layers, most)));
+}
+
 void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const {
   std::vector<std::string> replaced;
   for (const DecoderProperty& property : traits_.properties) {
     const bool null = config.is_null(property.hub);
-    if (const bool* const flag = std::get_if<bool>(&property.absent)) {
+    if (property.form == HubForm::layers) {
+      read_layers(config, property, sizes);
+    } else if (property.form == HubForm::words && std::holds_alternative<bool>(property.absent)) {
+      sizes.values.set(property.key, read_word(config, property) == "true");
+    } else if (property.entry >= 0) {
+      sizes.values.set(property.key, config.one_of_two(property.hub, property.entry,
+                                                       std::get<double>(property.absent)));
+    } else if (const bool* const flag = std::get_if<bool>(&property.absent)) {
       sizes.values.set(property.key, config.flag(property.hub, !null && *flag));
     } else if (const auto* const size = std::get_if<std::int64_t>(&property.absent)) {
       sizes.values.set(property.key, read_size(config, property, null ? std::int64_t{0} : *size));
@@ -406,6 +558,9 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
 }
 
 void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) const {
+  if (pattern() != nullptr) {
+    return;
+  }
   const std::vector<std::string> types = config.texts("layer_types");
   if (types.empty()) {
     return;
@@ -491,14 +646,42 @@ void DecoderFamily::write_rope(const nn::DecoderShape& shape, std::vector<HubKey
   }
 }
 
+std::string DecoderFamily::pair_json(const ModelValues& values,
+                                     const DecoderProperty& first) const {
+  std::string json;
+  for (const DecoderProperty& property : traits_.properties) {
+    if (property.hub == first.hub) {
+      const double value = values.number(property.key);
+      json += json.empty() ? "" : ", ";
+      json += value == 0 && property.entry > 0 ? R"({"__float__": "Infinity"})"
+                                               : HubKey("", value).json;
+    }
+  }
+  return "[" + json + "]";
+}
+
 void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey>& all) const {
   const ModelValues& values = sizes.values;
   for (const DecoderProperty& property : traits_.properties) {
-    if (std::holds_alternative<bool>(property.initial)) {
+    if (property.form == HubForm::layers) {
+      write_pattern(property, values.text(property.key), values.integer("layers"), all);
+    } else if (property.form == HubForm::words && std::holds_alternative<bool>(property.initial)) {
+      const std::string value = values.flag(property.key) ? "true" : "false";
+      const auto word =
+          std::ranges::find(property.words, value, &std::pair<std::string, std::string>::second);
+      all.push_back(word->first.empty() ? HubKey::raw(property.hub, "null")
+                                        : HubKey(property.hub, word->first.c_str()));
+    } else if (property.entry == 0) {
+      all.push_back(HubKey::raw(property.hub, pair_json(values, property)));
+    } else if (property.entry > 0) {
+      // with the first
+    } else if (std::holds_alternative<bool>(property.initial)) {
       all.emplace_back(property.hub, values.flag(property.key));
     } else if (std::holds_alternative<std::int64_t>(property.initial)) {
       const std::int64_t value = values.integer(property.key);
-      all.push_back(value == 0 ? HubKey::raw(property.hub, "null") : HubKey(property.hub, value));
+      all.push_back(value > 0               ? HubKey(property.hub, value)
+                    : property.none.empty() ? HubKey::raw(property.hub, "null")
+                                            : HubKey(property.hub, property.none.c_str()));
       if (!property.also.empty()) {
         all.emplace_back(property.also, value);
       }
@@ -576,12 +759,23 @@ std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
     if (shape.has_experts(layer) && traits_.experts) {
       add_experts(all, own, stored, *traits_.experts);
     }
+    const auto has = [&](const std::string& module) {
+      return !is_outside_of_layers(module) && layer_has(shape, layer, module);
+    };
     for (const FusedModule& fused : traits_.fused) {
-      add_fused(all, own, stored, fused, shape);
+      if (has(fused.parts[0])) {
+        add_fused(all, own, stored, fused, shape);
+      }
     }
     for (const std::string& module : decoder_modules()) {
-      if (!is_outside_of_layers(module) && !in_fused.contains(module)) {
+      if (has(module) && !in_fused.contains(module)) {
         rename(all, own + module, stored_module(layer, module));
+      }
+    }
+    if (has("recurrent")) {
+      for (const char* parameter : {"A_log", "dt_bias", "D"}) {
+        all.push_back({.parameter = own + "recurrent.steps." + parameter,
+                       .tensor = stored_module(layer, "recurrent") + "." + parameter});
       }
     }
   }
@@ -596,17 +790,52 @@ std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
 std::vector<std::string> DecoderFamily::ignored_tensors() const { return traits_.ignored_tensors; }
 
 ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
-  return {"model.layers.", hub_size("layers"), sizes.values.integer("layers")};
+  const std::string key = hub_size("layers");
+  return {"model.layers.", key.empty() && pattern() != nullptr ? pattern()->hub : key,
+          sizes.values.integer("layers")};
+}
+
+void DecoderFamily::add_recurrent_sizes(const nn::DecoderShape& shape, std::int64_t layer,
+                                        std::vector<SizedTensor>& all) const {
+  const nn::RecurrentOptions options = shape.recurrence();
+  const bool plain = options.rule == nn::RecurrentRule::convolution;
+  const std::string own = layer_name(layer) + "recurrent.";
+  for (const char* name : {"k_proj", "v_proj"}) {
+    all.push_back({own + name + ".weight",
+                   {plain ? hub_size("dim") : "the features of recurrent heads", hub_size("dim")},
+                   {recurrent_rows(shape, std::string("recurrent.") + name), shape.dim}});
+  }
+  const std::int64_t values = recurrent_rows(shape, "recurrent.v_proj");
+  all.push_back(
+      {own + (plain ? "conv.weight" : "v_conv.weight"),
+       {"the features of recurrent heads", "1", hub_key("recurrent_kernel", "the kernel")},
+       {values, 1, options.kernel}});
+  if (!plain) {
+    all.push_back({own + "steps.dt_bias",
+                   {"the decays of recurrent heads"},
+                   {options.value_heads * (options.gate_rank > 0 ? options.key_dim : 1)}});
+  }
+  if (options.gate_rank > 0) {
+    all.push_back({own + "gate_b_proj.weight",
+                   {"the features of recurrent heads", "those of their gates"},
+                   {values, options.gate_rank}});
+  }
 }
 
 std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) const {
   const nn::DecoderShape shape = shape_of(sizes);
   const std::string dim = hub_size("dim");
   const std::string heads = hub_size("heads");
-  const std::string attention = layer_name(0) + "self_attn.";
+  const std::int64_t attends = first_of_kind(shape, nn::LayerKind::attention);
+  const std::string attention = layer_name(attends) + "self_attn.";
   std::vector<SizedTensor> all = {
       {"model.embed_tokens.weight", {hub_size("vocab"), dim}, {shape.vocab, shape.dim}}};
-  if (shape.latent_rank > 0) {
+  if (const std::int64_t layer = first_of_kind(shape, nn::LayerKind::recurrent); layer >= 0) {
+    add_recurrent_sizes(shape, layer, all);
+  }
+  if (attends < 0) {
+    // no layer has such sizes
+  } else if (shape.latent_rank > 0) {
     all.push_back({attention + "kv_b_proj.weight",
                    {heads + " times the features of a head", hub_key("latent_rank", "")},
                    {shape.heads * (shape.plain_dim + shape.value_dim), shape.latent_rank}});
@@ -623,7 +852,7 @@ std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) c
     all.push_back(
         {layer_name(dense) + (shape.gated ? "mlp.gate_proj.weight" : "mlp.up_proj.weight"),
          {hub_size("ffn_dim"), dim},
-         {shape.ffn_dim, shape.dim}});
+         {shape.ffn_extent(), shape.dim}});
   }
   if (const std::int64_t sparse = first_layer(shape, true); sparse >= 0) {
     const std::string count = hub_key("experts", "num_local_experts");
@@ -640,6 +869,11 @@ std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) c
     }
   }
   return all;
+}
+
+const DecoderProperty* DecoderFamily::pattern() const {
+  const auto found = std::ranges::find(traits_.properties, HubForm::layers, &DecoderProperty::form);
+  return found == traits_.properties.end() ? nullptr : &*found;
 }
 
 bool DecoderFamily::has_key(std::string_view key) const {

@@ -22,6 +22,12 @@ namespace {
 
 using Shape = nn::DecoderShape;
 
+using Recurrent = nn::RecurrentOptions;
+using Width = nn::WidthRule;
+
+template <auto Member>
+constexpr auto recurrent_field = decoder_field<&Shape::recurrent, Member>;
+
 template <class Enum>
 struct Word {
   Enum value;
@@ -30,6 +36,8 @@ struct Word {
 
 using nn::Activation;
 using nn::HeadNorm;
+using nn::OutputGate;
+using nn::RecurrentRule;
 using nn::RouterScore;
 using NormKind = nn::NormOptions::Kind;
 
@@ -44,97 +52,132 @@ constexpr Word<HeadNorm> head_norms[] = {{HeadNorm::none, "none"},
                                          {HeadNorm::each, "each"},
                                          {HeadNorm::whole, "whole"}};
 constexpr Word<NormKind> norm_kinds[] = {{NormKind::rms, "rms"}, {NormKind::layer, "layer"}};
+constexpr Word<OutputGate> output_gates[] = {{OutputGate::silu, "silu"},
+                                             {OutputGate::sigmoid, "sigmoid"}};
+constexpr Word<RecurrentRule> rules[] = {{RecurrentRule::delta, "delta"},
+                                         {RecurrentRule::sum, "sum"},
+                                         {RecurrentRule::convolution, "convolution"}};
 constexpr Word<RouterScore> scores[] = {{RouterScore::softmax, "softmax"},
                                         {RouterScore::sigmoid, "sigmoid"}};
 
 constexpr std::span<const Word<Activation>> words(Activation) { return activations; }
 constexpr std::span<const Word<HeadNorm>> words(HeadNorm) { return head_norms; }
 constexpr std::span<const Word<NormKind>> words(NormKind) { return norm_kinds; }
+constexpr std::span<const Word<OutputGate>> words(OutputGate) { return output_gates; }
+constexpr std::span<const Word<RecurrentRule>> words(RecurrentRule) { return rules; }
 constexpr std::span<const Word<RouterScore>> words(RouterScore) { return scores; }
 
 template <class Field>
 constexpr bool is_word = std::is_enum_v<Field>;
 
-std::vector<NamedDecoderMember> sorted(std::vector<NamedDecoderMember> all) {
+std::vector<NamedDecoderMember> sorted(std::vector<NamedDecoderMember> all,
+                                       const std::vector<NamedDecoderMember>& others) {
+  all.insert(all.end(), others.begin(), others.end());
   std::ranges::sort(all, {}, &NamedDecoderMember::name);
   return all;
+}
+
+/// Those of the kinds of layers, and of recurrent ones.
+std::vector<NamedDecoderMember> layer_members() {
+  return {{"layer_pattern", decoder_field<&Shape::layer_pattern>},
+          {"one_part", decoder_field<&Shape::one_part>},
+          {"shared_dense", decoder_field<&Shape::shared_dense>},
+          {"unrotated", decoder_field<&Shape::unrotated>},
+          {"ffn_rule.factor", decoder_field<&Shape::ffn_rule, &Width::factor>},
+          {"ffn_rule.gated_share", decoder_field<&Shape::ffn_rule, &Width::gated_share>},
+          {"ffn_rule.multiple", decoder_field<&Shape::ffn_rule, &Width::multiple>},
+          {"recurrent.activation", recurrent_field<&Recurrent::activation>},
+          {"recurrent.bias", recurrent_field<&Recurrent::bias>},
+          {"recurrent.convolution_bias", recurrent_field<&Recurrent::convolution_bias>},
+          {"recurrent.expand", recurrent_field<&Recurrent::expand>},
+          {"recurrent.gate", recurrent_field<&Recurrent::gate>},
+          {"recurrent.gate_rank", recurrent_field<&Recurrent::gate_rank>},
+          {"recurrent.kernel", recurrent_field<&Recurrent::kernel>},
+          {"recurrent.key_dim", recurrent_field<&Recurrent::key_dim>},
+          {"recurrent.key_heads", recurrent_field<&Recurrent::key_heads>},
+          {"recurrent.rule", recurrent_field<&Recurrent::rule>},
+          {"recurrent.step_high", recurrent_field<&Recurrent::step_high>},
+          {"recurrent.step_low", recurrent_field<&Recurrent::step_low>},
+          {"recurrent.value_dim", recurrent_field<&Recurrent::value_dim>},
+          {"recurrent.value_heads", recurrent_field<&Recurrent::value_heads>}};
 }
 
 }  // namespace
 
 std::span<const NamedDecoderMember> decoder_members() {
   static const std::vector<NamedDecoderMember> all =
-      sorted({{"activation", &Shape::activation},
-              {"attention_gate", &Shape::attention_gate},
-              {"attention_scale", &Shape::attention_scale},
-              {"attention_softcap", &Shape::attention_softcap},
-              {"bias", &Shape::bias},
-              {"dense_layers", &Shape::dense_layers},
-              {"embedding_norm", &Shape::embedding_norm},
-              {"embedding_scale", &Shape::embedding_scale},
-              {"expert_dim", &Shape::expert_dim},
-              {"expert_groups", &Shape::expert_groups},
-              {"expert_scale", &Shape::expert_scale},
-              {"experts", &Shape::experts},
-              {"experts_every", &Shape::experts_every},
-              {"experts_per_token", &Shape::experts_per_token},
-              {"ffn_bias", &Shape::ffn_bias},
-              {"first_dense_layers", &Shape::first_dense_layers},
-              {"gated", &Shape::gated},
-              {"global_every", &Shape::global_every},
-              {"global_layers", &Shape::global_layers},
-              {"groups_per_token", &Shape::groups_per_token},
-              {"head_bias", &Shape::head_bias},
-              {"head_norm_weight", &Shape::head_norm_weight},
-              {"latent_rank", &Shape::latent_rank},
-              {"local_rope_theta", &Shape::local_rope_theta},
-              {"local_unscaled", &Shape::local_unscaled},
-              {"logit_divisor", &Shape::logit_divisor},
-              {"logit_scale", &Shape::logit_scale},
-              {"logit_softcap", &Shape::logit_softcap},
-              {"norm_after_rotation", &Shape::norm_after_rotation},
-              {"norm_bias", &Shape::norm_bias},
-              {"norm_eps", &Shape::norm_eps},
-              {"norm_inputs", &Shape::norm_inputs},
-              {"norm_kind", &Shape::norm_kind},
-              {"norm_offset", &Shape::norm_offset},
-              {"norm_results", &Shape::norm_results},
-              {"norm_weight", &Shape::norm_weight},
-              {"normalize_experts", &Shape::normalize_experts},
-              {"output_bias", &Shape::output_bias},
-              {"parallel_block", &Shape::parallel_block},
-              {"parallel_norms", &Shape::parallel_norms},
-              {"plain_dim", &Shape::plain_dim},
-              {"qkv_clip", &Shape::qkv_clip},
-              {"query_key_norm", &Shape::query_key_norm},
-              {"query_rank", &Shape::query_rank},
-              {"residual_scale", &Shape::residual_scale},
-              {"rope_limit", &Shape::rope_limit},
-              {"rope_stretch", &Shape::rope_stretch},
-              {"rope_theta", &Shape::rope_theta},
-              {"rotary_dim", &Shape::rotary_dim},
-              {"rotary_pairs", &Shape::rotary_pairs},
-              {"rotary_share", &Shape::rotary_share},
-              {"rotate_local_only", &Shape::rotate_local_only},
-              {"rotated_dim", &Shape::rotated_dim},
-              {"router_bias", &Shape::router_bias},
-              {"router_score", &Shape::router_score},
-              {"scale_embeddings", &Shape::scale_embeddings},
-              {"score_dim", &Shape::score_dim},
-              {"shared_expert_dim", &Shape::shared_expert_dim},
-              {"shared_expert_gate", &Shape::shared_expert_gate},
-              {"shared_experts", &Shape::shared_experts},
-              {"tie_embeddings", &Shape::tie_embeddings},
-              {"unrotated_every", &Shape::unrotated_every},
-              {"unrotated_layers", &Shape::unrotated_layers},
-              {"value_dim", &Shape::value_dim},
-              {"window", &Shape::window}});
+      sorted({{"activation", decoder_field<&Shape::activation>},
+              {"attention_gate", decoder_field<&Shape::attention_gate>},
+              {"attention_scale", decoder_field<&Shape::attention_scale>},
+              {"attention_softcap", decoder_field<&Shape::attention_softcap>},
+              {"bias", decoder_field<&Shape::bias>},
+              {"dense_layers", decoder_field<&Shape::dense_layers>},
+              {"embedding_norm", decoder_field<&Shape::embedding_norm>},
+              {"embedding_scale", decoder_field<&Shape::embedding_scale>},
+              {"expert_dim", decoder_field<&Shape::expert_dim>},
+              {"expert_groups", decoder_field<&Shape::expert_groups>},
+              {"expert_scale", decoder_field<&Shape::expert_scale>},
+              {"experts", decoder_field<&Shape::experts>},
+              {"experts_every", decoder_field<&Shape::experts_every>},
+              {"experts_per_token", decoder_field<&Shape::experts_per_token>},
+              {"ffn_bias", decoder_field<&Shape::ffn_bias>},
+              {"first_dense_layers", decoder_field<&Shape::first_dense_layers>},
+              {"gated", decoder_field<&Shape::gated>},
+              {"global_every", decoder_field<&Shape::global_every>},
+              {"global_layers", decoder_field<&Shape::global_layers>},
+              {"groups_per_token", decoder_field<&Shape::groups_per_token>},
+              {"head_bias", decoder_field<&Shape::head_bias>},
+              {"head_norm_weight", decoder_field<&Shape::head_norm_weight>},
+              {"latent_rank", decoder_field<&Shape::latent_rank>},
+              {"local_rope_theta", decoder_field<&Shape::local_rope_theta>},
+              {"local_unscaled", decoder_field<&Shape::local_unscaled>},
+              {"logit_divisor", decoder_field<&Shape::logit_divisor>},
+              {"logit_scale", decoder_field<&Shape::logit_scale>},
+              {"logit_softcap", decoder_field<&Shape::logit_softcap>},
+              {"norm_after_rotation", decoder_field<&Shape::norm_after_rotation>},
+              {"norm_bias", decoder_field<&Shape::norm_bias>},
+              {"norm_eps", decoder_field<&Shape::norm_eps>},
+              {"norm_inputs", decoder_field<&Shape::norm_inputs>},
+              {"norm_kind", decoder_field<&Shape::norm_kind>},
+              {"norm_offset", decoder_field<&Shape::norm_offset>},
+              {"norm_results", decoder_field<&Shape::norm_results>},
+              {"norm_weight", decoder_field<&Shape::norm_weight>},
+              {"normalize_experts", decoder_field<&Shape::normalize_experts>},
+              {"output_bias", decoder_field<&Shape::output_bias>},
+              {"parallel_block", decoder_field<&Shape::parallel_block>},
+              {"parallel_norms", decoder_field<&Shape::parallel_norms>},
+              {"plain_dim", decoder_field<&Shape::plain_dim>},
+              {"qkv_clip", decoder_field<&Shape::qkv_clip>},
+              {"query_key_norm", decoder_field<&Shape::query_key_norm>},
+              {"query_rank", decoder_field<&Shape::query_rank>},
+              {"residual_scale", decoder_field<&Shape::residual_scale>},
+              {"rope_limit", decoder_field<&Shape::rope_limit>},
+              {"rope_stretch", decoder_field<&Shape::rope_stretch>},
+              {"rope_theta", decoder_field<&Shape::rope_theta>},
+              {"rotary_dim", decoder_field<&Shape::rotary_dim>},
+              {"rotary_pairs", decoder_field<&Shape::rotary_pairs>},
+              {"rotary_share", decoder_field<&Shape::rotary_share>},
+              {"rotate_local_only", decoder_field<&Shape::rotate_local_only>},
+              {"rotated_dim", decoder_field<&Shape::rotated_dim>},
+              {"router_bias", decoder_field<&Shape::router_bias>},
+              {"router_score", decoder_field<&Shape::router_score>},
+              {"scale_embeddings", decoder_field<&Shape::scale_embeddings>},
+              {"score_dim", decoder_field<&Shape::score_dim>},
+              {"shared_expert_dim", decoder_field<&Shape::shared_expert_dim>},
+              {"shared_expert_gate", decoder_field<&Shape::shared_expert_gate>},
+              {"shared_experts", decoder_field<&Shape::shared_experts>},
+              {"tie_embeddings", decoder_field<&Shape::tie_embeddings>},
+              {"unrotated_every", decoder_field<&Shape::unrotated_every>},
+              {"unrotated_layers", decoder_field<&Shape::unrotated_layers>},
+              {"value_dim", decoder_field<&Shape::value_dim>},
+              {"window", decoder_field<&Shape::window>}},
+             layer_members());
   return all;
 }
 
 std::vector<std::string> words_of(const DecoderMember& member) {
   return std::visit(
-      []<class Field>(Field Shape::*) {
+      []<class Field>(DecoderField<Field>) {
         std::vector<std::string> all;
         if constexpr (is_word<Field>) {
           for (const auto& one : words(Field{})) {
@@ -148,20 +191,20 @@ std::vector<std::string> words_of(const DecoderMember& member) {
 
 void set_member(Shape& shape, const DecoderMember& member, const ModelValue& value) {
   std::visit(
-      [&]<class Field>(Field Shape::* field) {
+      [&]<class Field>(DecoderField<Field> at) {
         if constexpr (is_word<Field>) {
           const auto& word = std::get<std::string>(value);
           for (const auto& one : words(Field{})) {
             if (one.word == word) {
-              shape.*field = one.value;
+              at(shape) = one.value;
               return;
             }
           }
           fail({.thing = "decoder",
                 .wrong = fmt::format("there is no '{}'", shown(word)),
-                .expected = join_words(words_of(field))});
+                .expected = join_words(words_of(at))});
         } else {
-          shape.*field = std::get<Field>(value);
+          at(shape) = std::get<Field>(value);
         }
       },
       member);

@@ -32,9 +32,22 @@ struct ValueConflict {
   std::string hub;
 };
 std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape);
+/// Those of the kinds of layers, and of recurrent ones.
+std::vector<ValueConflict> layer_misfits(const nn::DecoderShape& shape);
 
-/// The first layer that has experts, or that has none; -1: there is none.
+/// The first layer with a feed-forward part that has experts, or that has none; -1: there is none.
 std::int64_t first_layer(const nn::DecoderShape& shape, bool with_experts);
+
+/// The pattern of so many layers, without what repeats.
+std::string shortest_pattern(const std::string& pattern, std::int64_t layers);
+/// The rows of a weight of a recurrent layer by its module, after the layer's name; 0: it has none.
+std::int64_t recurrent_rows(const nn::DecoderShape& shape, std::string_view module);
+/// The parameters of a recurrent layer.
+double recurrent_parameters(const nn::DecoderShape& shape);
+/// How many layers are of this kind.
+std::int64_t layers_of_kind(const nn::DecoderShape& shape, nn::LayerKind kind);
+/// The first layer of this kind; -1: there is none.
+std::int64_t first_of_kind(const nn::DecoderShape& shape, nn::LayerKind kind);
 
 /// Sizes of all decoders that have keys of config.json.
 std::vector<std::string> decoder_size_keys();

@@ -38,7 +38,7 @@ constexpr std::size_t longest_list = 1000;
 /// The value of a property has the type of the member that it sets.
 ModelValue empty_value(const DecoderMember& member) {
   return std::visit(
-      []<class Field>(Field nn::DecoderShape::*) -> ModelValue {
+      []<class Field>(DecoderField<Field>) -> ModelValue {
         if constexpr (std::is_enum_v<Field>) {
           return std::string();
         } else {
@@ -281,10 +281,12 @@ class FamilyReader {
       const std::size_t removed =
           std::erase_if(traits.properties, [&](const auto& one) { return one.key == name; }) +
           std::erase_if(traits.fixed_keys, [&](const auto& one) { return one.key == name; }) +
+          std::erase_if(traits.fused, [&](const auto& one) { return one.stored == name; }) +
           std::erase(traits.ignored_keys, name);
       if (removed == 0) {
         problem(*root_.get("without"),
-                fmt::format("without: there is no key '{}' to remove", shown(name)));
+                fmt::format("without: there is no key and no fused module '{}' to remove",
+                            shown(name)));
       }
     }
   }
@@ -309,7 +311,7 @@ class FamilyReader {
                const ModelValue& value) {
     const std::vector<std::string> words = words_of(member);
     const auto* const word = std::get_if<std::string>(&value);
-    if (word == nullptr || std::ranges::find(words, *word) != words.end()) {
+    if (word == nullptr || words.empty() || std::ranges::find(words, *word) != words.end()) {
       return true;
     }
     problem(node, fmt::format("{}: there is no '{}'{} (there are {})", name, shown(*word),
@@ -337,7 +339,8 @@ class FamilyReader {
 
   void read_defaults(DecoderTraits& traits) {
     if (const toml::table* const rope = section("rope")) {
-      check_names(*rope, "rope.", {"scaled", "partial", "keys", "alpha"});
+      check_names(*rope, "rope.", {"scaled", "partial", "keys", "alpha", "ignored"});
+      set(*rope, "ignored", "rope.", traits.ignored_rope);
       set(*rope, "scaled", "rope.", traits.scaled_rope);
       set(*rope, "partial", "rope.", traits.partial_rope);
       set(*rope, "keys", "rope.", traits.rope_keys);
@@ -394,11 +397,12 @@ class FamilyReader {
               "modules.'model.layers.*': expected one '*' in the place of the layer's number");
     }
     each("fused", [&](const toml::table& table) {
-      check_names(table, "fused.", {"stored", "parts", "by_key_heads"});
+      check_names(table, "fused.", {"stored", "parts", "by_key_heads", "by_heads"});
       FusedModule fused;
       set(table, "stored", "fused.", fused.stored);
       set(table, "parts", "fused.", fused.parts);
       set(table, "by_key_heads", "fused.", fused.by_key_heads);
+      set(table, "by_heads", "fused.", fused.by_heads);
       for (const std::string& part : fused.parts) {
         if (std::ranges::find(modules, part) == modules.end()) {
           problem(table, fmt::format("fused.parts: a layer has no module '{}'{}", shown(part),
@@ -407,11 +411,17 @@ class FamilyReader {
       }
       const std::vector<std::string> heads = {"self_attn.q_proj", "self_attn.k_proj",
                                               "self_attn.v_proj"};
+      const auto is_recurrent = [](const std::string& part) {
+        return part.starts_with("recurrent.");
+      };
+      const bool recurrent = std::ranges::any_of(fused.parts, is_recurrent);
       if (fused.stored.empty() || fused.parts.empty() ||
-          (fused.by_key_heads && fused.parts != heads)) {
+          (fused.by_key_heads && !recurrent && fused.parts != heads) ||
+          (recurrent && !std::ranges::all_of(fused.parts, is_recurrent))) {
         problem(table,
                 "fused: needs `stored` and `parts`; with `by_key_heads` the parts are "
-                "self_attn.q_proj, k_proj and v_proj");
+                "self_attn.q_proj, k_proj and v_proj, or those of a recurrent layer");
+        return;
       }
       std::erase_if(traits.fused, [&](const auto& one) { return one.stored == fused.stored; });
       traits.fused.push_back(std::move(fused));
@@ -433,9 +443,10 @@ class FamilyReader {
   }
 
   std::optional<DecoderProperty> read_key(const toml::table& table) {
-    check_names(table, "key.",
-                {"name", "config", "also", "sets", "initial", "absent", "doc", "low", "high",
-                 "above", "whole", "zeros", "words", "replaces"});
+    check_names(
+        table, "key.",
+        {"name", "config", "also", "sets", "initial", "absent", "doc", "low", "high", "above",
+         "whole", "zeros", "words", "replaces", "layers", "indices", "interval", "entry", "none"});
     DecoderProperty property;
     set(table, "name", "key.", property.key);
     set(table, "config", "key.", property.hub);
@@ -443,6 +454,10 @@ class FamilyReader {
     set(table, "doc", "key.", property.doc);
     set(table, "whole", "key.", property.whole);
     set(table, "replaces", "key.", property.replaces);
+    set(table, "indices", "key.", property.layers.indices);
+    set(table, "interval", "key.", property.layers.interval);
+    set(table, "entry", "key.", property.entry);
+    set(table, "none", "key.", property.none);
     std::vector<std::string> names;
     set(table, "sets", "key.", names);
     if (names.empty()) {
@@ -473,11 +488,12 @@ class FamilyReader {
     if (take<bool>(table, "zeros", "key.").value_or(false)) {
       property.form = HubForm::zeros;
     }
-    const toml::node* const words = table.get("words");
+    const bool layers = table.contains("layers");
+    const toml::node* const words = table.get(layers ? "layers" : "words");
     if (words == nullptr) {
       return;
     }
-    property.form = HubForm::words;
+    property.form = layers ? HubForm::layers : HubForm::words;
     const toml::array* const list = words->as_array();
     for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
       const toml::array* const pair = list->get(i)->as_array();
@@ -490,6 +506,9 @@ class FamilyReader {
       if (!hub || !own) {
         problem(*words, "key.words: expected pairs of texts, [\"of config.json\", \"here\"]");
         return;
+      }
+      if (layers && own->size() != 1) {
+        problem(*words, "key.layers: expected pairs of a text and the letter of a kind of layers");
       }
       if (is_word(*words, "key.words", property.members[0], *own)) {
         property.words.emplace_back(*hub, *own);
@@ -505,7 +524,12 @@ class FamilyReader {
         return false;
       }
     }
-    if (std::holds_alternative<std::string>(type) != (property.form == HubForm::words) ||
+    const bool text = std::holds_alternative<std::string>(type);
+    const bool flag = std::holds_alternative<bool>(type);
+    const bool has_words = property.form == HubForm::words || property.form == HubForm::layers;
+    if ((!flag && text != has_words) || (flag && property.form == HubForm::layers) ||
+        (property.entry >= 0 && !std::holds_alternative<double>(type)) ||
+        (!property.none.empty() && !std::holds_alternative<std::int64_t>(type)) ||
         (property.form == HubForm::zeros &&
          !std::holds_alternative<std::vector<std::int64_t>>(type))) {
       problem(table, "key: `words` are for properties that are texts, and `zeros` for lists");

@@ -95,7 +95,7 @@ struct HubConfig::State {
   /// The kind of rotary embedding that `rope` describes; what else is set there would be ignored in
   /// silence. Empty: there is a problem.
   std::string kind_of_rope(const std::string& key, const Json& rope,
-                           std::span<const std::string> kinds, RopeParts parts) {
+                           std::span<const std::string> kinds, const RopeParts& parts) {
     const std::vector<std::string> supported(kinds.begin(), kinds.end());
     std::string kind = "default";
     for (const char* type : {"rope_type", "type"}) {
@@ -116,7 +116,9 @@ struct HubConfig::State {
                                      quoted_words(supported)));
       return "";
     }
-    if (!parts.share && present(rope, "partial_rotary_factor") &&
+    const bool share_counts =
+        std::ranges::find(parts.ignored, "partial_rotary_factor") == parts.ignored.end();
+    if (!parts.share && share_counts && present(rope, "partial_rotary_factor") &&
         rope["partial_rotary_factor"] != 1.0) {
       problems.push_back(fmt::format("{}.partial_rotary_factor {} is not supported (only 1)", key,
                                      json_shown(rope["partial_rotary_factor"])));
@@ -141,6 +143,7 @@ struct HubConfig::State {
       also({"beta_slow", "beta_fast", "original_max_position_embeddings", "attention_factor",
             "mscale", "mscale_all_dim", "truncate"});
     }
+    known.insert(known.end(), parts.ignored.begin(), parts.ignored.end());
     for (const auto& [part, value] : rope.items()) {
       if (!value.is_null() && std::ranges::find(known, part) == known.end()) {
         problems.push_back(
@@ -313,6 +316,44 @@ std::string HubConfig::text(const std::string& key, const std::string& otherwise
     return otherwise;
   }
   return state_->json[key].get<std::string>();
+}
+
+bool HubConfig::is_text(const std::string& key, const std::string& text) {
+  const bool same = present(state_->json, key) && state_->json[key] == text;
+  if (same) {
+    state_->read.insert(key);
+  }
+  return same;
+}
+
+std::vector<std::string> HubConfig::words(const std::string& key) {
+  if (!present(state_->json, key) || !state_->json[key].is_string()) {
+    return texts(key);
+  }
+  state_->read.insert(key);
+  std::vector<std::string> letters;
+  for (const char letter : state_->json[key].get<std::string>()) {
+    letters.emplace_back(1, letter);
+  }
+  return letters;
+}
+
+double HubConfig::one_of_two(const std::string& key, std::int64_t which, double otherwise) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return otherwise;
+  }
+  const Json& list = state_->json[key];
+  const auto is_infinite = [](const Json& one) { return one == Json{{"__float__", "Infinity"}}; };
+  const auto fits = [&](const Json& one) {
+    return is_infinite(one) || (one.is_number() && one >= 0);
+  };
+  if (!list.is_array() || list.size() != 2 || !std::ranges::all_of(list, fits)) {
+    problem(fmt::format("{}: expected two numbers from 0 on, got {}", key, json_shown(list)));
+    return otherwise;
+  }
+  const Json& one = list[static_cast<std::size_t>(which)];
+  return is_infinite(one) ? 0 : one.get<double>();
 }
 
 bool HubConfig::has(const std::string& key) const { return present(state_->json, key); }

@@ -25,6 +25,7 @@ struct HubRope {
 struct RopeParts {
   bool share = false;  // partial_rotary_factor
   bool alpha = false;
+  std::vector<std::string> ignored = {};
 };
 
 /// The keys of a config.json by what a family makes of them.
@@ -55,6 +56,12 @@ class HubConfig {
   std::string text(const std::string& key, const std::string& otherwise);
   /// Whether the key is there and not null.
   bool has(const std::string& key) const;
+  /// Whether the key is there and has this text.
+  bool is_text(const std::string& key, const std::string& text);
+  /// Reads a list of texts, or a text as a list of its letters; empty where it is absent.
+  std::vector<std::string> words(const std::string& key);
+  /// Reads one of two numbers from 0 on; 0 for infinity, `otherwise` where the key is absent.
+  double one_of_two(const std::string& key, std::int64_t which, double otherwise);
   /// Whether the key is there and null, which the reads above treat as absent.
   bool is_null(const std::string& key) const;
   /// Reads a list of texts; empty where it is absent.

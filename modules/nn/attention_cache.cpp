@@ -283,12 +283,29 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
   return make_distributed(ops::cast(y, q.dtype()), Spec::make(q.layout(), shape, q.dtype()));
 }
 
+std::int64_t KeyValueCache::length() const {
+  const std::int64_t of_states = states.empty() ? 0 : states.back().length;
+  return layers.empty() ? of_states : layers.back().length();
+}
+
 std::int64_t KeyValueCache::bytes() const {
   std::int64_t sum = 0;
   for (const AttentionCache& layer : layers) {
     sum += layer.bytes();
   }
+  for (const RecurrentState& state : states) {
+    sum += state.bytes();
+  }
   return sum;
+}
+
+void KeyValueCache::clear() {
+  for (AttentionCache& layer : layers) {
+    layer.clear();
+  }
+  for (RecurrentState& state : states) {
+    state = {};
+  }
 }
 
 }  // namespace tessera::nn

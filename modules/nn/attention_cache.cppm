@@ -3,6 +3,7 @@ export module tessera.nn:attention_cache;
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
+import :recurrent;
 
 export namespace tessera::nn {
 
@@ -60,15 +61,18 @@ class AttentionCache {
   std::int64_t length_ = 0;
 };
 
-/// The caches of all attention layers, for generation.
+/// What all layers keep of the tokens so far, for generation.
 struct KeyValueCache {
-  /// The mesh axis over which each layer's cache is split; -1: none.
+  /// The mesh axis over which each attention layer's cache is split; -1: none.
   int axis = -1;
-  std::vector<AttentionCache> layers = {};
+  std::vector<AttentionCache> layers = {};  // of those that attend
+  std::vector<RecurrentState> states = {};  // of those that pass on a state
   /// How many tokens it has.
-  std::int64_t length() const { return layers.empty() ? 0 : layers.back().length(); }
+  std::int64_t length() const;
   /// Bytes of this rank's memory for them.
   std::int64_t bytes() const;
+  /// Forgets all tokens.
+  void clear();
 };
 
 }  // namespace tessera::nn

@@ -19,7 +19,7 @@ namespace tessera::nn {
 
 FeedForwardOptions DecoderShape::feed_forward() const {
   return {.dim = dim,
-          .width = ffn_dim,
+          .width = ffn_extent(),
           .gated = gated,
           .activation = activation,
           .bias = ffn_bias,
@@ -60,10 +60,15 @@ void DecoderShape::check() const {
     fail_input(fmt::format(
         "model.heads: must divide dim ({} heads, dim {}), unless head_dim is given", heads, dim));
   }
-  if (latent_rank > 0) {
+  if (!has_kind(LayerKind::attention)) {
+    // its sizes have no effect
+  } else if (latent_rank > 0) {
     latent(0).check();
   } else {
     rotary(0).check(head_extent());
+  }
+  if (has_kind(LayerKind::recurrent)) {
+    recurrence().check();
   }
   if (experts > 0) {
     if (experts_every < 1) {
@@ -73,7 +78,47 @@ void DecoderShape::check() const {
   }
 }
 
+LayerKind DecoderShape::layer_kind(std::int64_t layer) const {
+  return layer_pattern.empty()
+             ? LayerKind::attention
+             : static_cast<LayerKind>(
+                   layer_pattern[static_cast<std::size_t>(layer) % layer_pattern.size()]);
+}
+
+bool DecoderShape::has_kind(LayerKind kind) const {
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    if (layer_kind(layer) == kind) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool DecoderShape::has_mixer(std::int64_t layer) const {
+  const LayerKind kind = layer_kind(layer);
+  return kind == LayerKind::attention || kind == LayerKind::recurrent;
+}
+
+bool DecoderShape::has_feed_forward(std::int64_t layer) const {
+  return !one_part || !has_mixer(layer);
+}
+
+std::int64_t DecoderShape::ffn_extent() const {
+  if (!ffn_rule.gated_share) {
+    return ffn_dim;
+  }
+  const std::int64_t share = 2 * ffn_dim / 3;
+  if (ffn_rule.factor == 0) {
+    return share;
+  }
+  const auto width = static_cast<std::int64_t>(ffn_rule.factor * static_cast<double>(share));
+  return (width + ffn_rule.multiple - 1) / ffn_rule.multiple * ffn_rule.multiple;
+}
+
 bool DecoderShape::has_experts(std::int64_t layer) const {
+  if (one_part) {
+    return layer_kind(layer) == LayerKind::experts;
+  }
   return experts > 0 && layer >= first_dense_layers && (layer + 1) % experts_every == 0 &&
          std::ranges::find(dense_layers, layer) == dense_layers.end();
 }
@@ -84,7 +129,7 @@ bool DecoderShape::has_window(std::int64_t layer) const {
 }
 
 bool DecoderShape::is_rotated(std::int64_t layer) const {
-  return (unrotated_every == 0 || (layer + 1) % unrotated_every != 0) &&
+  return !unrotated && (unrotated_every == 0 || (layer + 1) % unrotated_every != 0) &&
          (!rotate_local_only || window == 0 || has_window(layer)) &&
          std::ranges::find(unrotated_layers, layer) == unrotated_layers.end();
 }
@@ -157,6 +202,15 @@ LatentOptions DecoderShape::latent(std::int64_t layer) const {
           .dtype = dtype};
 }
 
+RecurrentOptions DecoderShape::recurrence() const {
+  RecurrentOptions options = recurrent;
+  options.dim = dim;
+  options.norm_eps = norm_eps;
+  options.standard_deviation = standard_deviation;
+  options.dtype = dtype;
+  return options;
+}
+
 namespace {
 
 /// The module's result; x itself where there is none.
@@ -166,22 +220,39 @@ Tensor through(const Child& module, Tensor x) { return module ? (*module)(x) : s
 
 DecoderBlock::DecoderBlock(const DecoderShape& shape, std::int64_t layer)
     : parallel_(shape.parallel_block), residual_scale_(shape.residual_scale) {
-  if (shape.latent_rank > 0) {
+  if (shape.has_mixer(layer)) {
+    add_mixer(shape, layer);
+  }
+  if (shape.has_feed_forward(layer)) {
+    add_feed_forward(shape, layer);
+  }
+  add_norms(shape);
+  if (shape.dropout > 0) {
+    attention_dropout_ = add_child<Dropout>("attention_dropout", shape.dropout);
+    mlp_dropout_ = add_child<Dropout>("mlp_dropout", shape.dropout);
+  }
+}
+
+void DecoderBlock::add_mixer(const DecoderShape& shape, std::int64_t layer) {
+  if (shape.layer_kind(layer) == LayerKind::recurrent) {
+    const RecurrentOptions options = shape.recurrence();
+    attention_ = options.rule == RecurrentRule::convolution
+                     ? Child(add_child<GatedConvolution>("recurrent", options))
+                     : Child(add_child<Recurrence>("recurrent", options));
+  } else if (shape.latent_rank > 0) {
     attention_ = add_child<LatentAttention>("self_attn", shape.latent(layer));
   } else {
     attention_ = add_child<Attention>("self_attn", shape.attention(layer));
   }
+}
+
+void DecoderBlock::add_feed_forward(const DecoderShape& shape, std::int64_t layer) {
   if (shape.has_experts(layer)) {
     mlp_ = add_child<SparseMixture>("mlp", shape.mixture());
   } else if (shape.gated) {
     mlp_ = add_child<GatedMLP>("mlp", shape.feed_forward());
   } else {
     mlp_ = add_child<PlainMLP>("mlp", shape.feed_forward());
-  }
-  add_norms(shape);
-  if (shape.dropout > 0) {
-    attention_dropout_ = add_child<Dropout>("attention_dropout", shape.dropout);
-    mlp_dropout_ = add_child<Dropout>("mlp_dropout", shape.dropout);
   }
 }
 
@@ -191,6 +262,9 @@ void DecoderBlock::add_norms(const DecoderShape& shape) {
   };
   if (shape.norm_inputs) {
     attention_norm_ = norm("input_layernorm");
+  }
+  if (shape.one_part) {
+    return;
   }
   if (shape.norm_results) {
     attended_norm_ = norm("post_attention_layernorm");
@@ -225,8 +299,16 @@ Tensors DecoderBlock::forward(const Tensors& inputs) {
   // All are (B, T, C): rows, tokens, features; documents and positions (B, T).
   const Tensor& x = input(inputs, 0);
   const Tensor normed = through(attention_norm_, x);
+  if (!attention_) {
+    Tensors only = (*mlp_)(Tensors{normed});
+    only[0] = ops::add(x, finished(only[0], {}, mlp_dropout_));
+    return only;
+  }
   const Tensor attended_x = finished(attended(inputs, normed), attended_norm_, attention_dropout_);
   const Tensor middle = ops::add(x, attended_x);
+  if (!mlp_) {
+    return {middle};
+  }
   const Tensor entering =
       parallel_ && !mlp_norm_ ? normed : through(mlp_norm_, parallel_ ? x : middle);
   Tensors mlp = (*mlp_)(Tensors{entering});
@@ -275,7 +357,19 @@ Tensors Decoder::forward(const Tensors& inputs) {
   return out;
 }
 
-DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(shape.layers), shape_(shape) {
+namespace {
+
+std::int64_t mixers(const DecoderShape& shape) {
+  std::int64_t count = 0;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    count += shape.has_mixer(layer) ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace
+
+DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(mixers(shape)), shape_(shape) {
   shape.check();
   model_ = add_child<Decoder>("model", shape);
   const AddedChild<Linear> head = add_child<Linear>(

@@ -7,12 +7,28 @@ import :tree;
 import :pieces;
 import :attention;
 import :feed_forward;
+import :recurrent;
 import :mixture;
 import :layers;
 import :rotary;
 import :language_model;
 
 export namespace tessera::nn {
+
+/// What a layer of a decoder has.
+enum class LayerKind : char {
+  attention = 'a',
+  recurrent = 'r',
+  feed_forward = 'f',  // with DecoderShape::one_part, as the next: no mixer of tokens
+  experts = 'e'
+};
+
+/// Another width of the feed-forward part than ffn_dim: the share of it, rounded up.
+struct WidthRule {
+  bool gated_share = false;     // 2/3 of it, times `factor`
+  double factor = 1;            // 0: 1, without rounding
+  std::int64_t multiple = 256;  // the width is a multiple of it
+};
 
 /// A decoder: blocks of causal attention and a feed-forward part or a mixture of them, as this
 /// year's families have them. The defaults are a Llama's.
@@ -39,6 +55,7 @@ struct DecoderShape {
   std::int64_t rope_limit = 0;
   std::vector<std::int64_t> unrotated_layers = {};  // from 0
   std::int64_t unrotated_every = 0;                 // each so many-th layer is not rotated; 0: none
+  bool unrotated = false;                           // no layer is rotated
   bool rotate_local_only = false;                   // layers without a window are not rotated
 
   // Attention.
@@ -101,13 +118,31 @@ struct DecoderShape {
   std::vector<std::int64_t> dense_layers = {};  // but not these, from 0
   std::int64_t first_dense_layers = 0;          // nor the first ones
 
+  // Layers of several kinds.
+  /// The letter of each layer's LayerKind, again from the first one after the last one; empty: all
+  /// attend.
+  std::string layer_pattern = {};
+  bool one_part = false;  // a layer has a mixer of tokens or a feed-forward part, not both
+  RecurrentOptions recurrent = {};  // of the recurrent ones; `dim` and what all layers share follow
+  WidthRule ffn_rule = {};
+  bool shared_dense = false;  // the expert of all tokens is as wide as a dense part, ffn_dim
+
   double dropout = 0;
   double standard_deviation = 0.02;  // of the initial weights
   DType dtype = DType::f32;
 
   /// Errors (input): extents that are not positive, heads that kv_heads does not divide, those of
-  /// RotaryOptions, LatentOptions and MixtureOptions.
+  /// RotaryOptions, LatentOptions, RecurrentOptions and MixtureOptions.
   void check() const;
+  /// What a layer, from 0, has.
+  LayerKind layer_kind(std::int64_t layer) const;
+  /// Whether any layer has this.
+  bool has_kind(LayerKind kind) const;
+  /// Whether a layer, from 0, mixes tokens, and whether it has a feed-forward part.
+  bool has_mixer(std::int64_t layer) const;
+  bool has_feed_forward(std::int64_t layer) const;
+  /// The width of a dense feed-forward part.
+  std::int64_t ffn_extent() const;
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
   /// How many features of a head are rotated in layers that rotate any.
   std::int64_t rotary_extent() const;
@@ -121,19 +156,23 @@ struct DecoderShape {
   std::int64_t expert_extent() const { return expert_dim > 0 ? expert_dim : ffn_dim; }
   /// The width of the expert of all tokens; 0: there is none.
   std::int64_t shared_extent() const {
-    return shared_expert_dim > 0 ? shared_expert_dim : shared_experts * expert_extent();
+    return shared_dense            ? ffn_dim
+           : shared_expert_dim > 0 ? shared_expert_dim
+                                   : shared_experts * expert_extent();
   }
   // The parts of a layer.
   NormOptions norm() const;
   RotaryOptions rotary(std::int64_t layer) const;
   AttentionOptions attention(std::int64_t layer) const;
   LatentOptions latent(std::int64_t layer) const;
+  RecurrentOptions recurrence() const;
   FeedForwardOptions feed_forward() const;
   MixtureOptions mixture() const;
 };
 
-/// x + attention(norm(x)), then x + mlp(norm(x)); DecoderShape says which norms there are, and
-/// whether both parts compute the same x. Optional inputs: documents and positions, of attention. A
+/// x + self_attn(norm(x)), then x + mlp(norm(x)); DecoderShape says which norms there are, whether
+/// both parts compute the same x, and whether a layer has `recurrent` in the place of self_attn, or
+/// only one of the two parts. Optional inputs: documents and positions, of attention. A
 /// second output: that of a SparseMixture that has one. Names of norms are those of transformers:
 /// what follows attention is post_attention_layernorm, whether it normalizes the result or the sum.
 class DecoderBlock : public Module {
@@ -144,6 +183,8 @@ class DecoderBlock : public Module {
   std::vector<std::string> input_names() const override;
 
  private:
+  void add_mixer(const DecoderShape& shape, std::int64_t layer);
+  void add_feed_forward(const DecoderShape& shape, std::int64_t layer);
   void add_norms(const DecoderShape& shape);
   Tensor attended(const Tensors& inputs, const Tensor& x);
   /// A part's result as it is added.

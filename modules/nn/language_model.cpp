@@ -184,20 +184,33 @@ void LanguageModel::check_part(const Tensor& part) {
 
 void LanguageModel::set_cache(KeyValueCache* cache) {
   std::vector<AttentionLayer*> attentions;
+  std::vector<RecurrentLayer*> recurrent;
   for (Module* const module : all_modules(*this)) {
     if (auto* const attention = dynamic_cast<AttentionLayer*>(module)) {
       attentions.push_back(attention);
+    } else if (auto* const layer = dynamic_cast<RecurrentLayer*>(module)) {
+      recurrent.push_back(layer);
     }
   }
-  if (std::ssize(attentions) != layers_) {
+  if (cache != nullptr && cache->axis >= 0 && !recurrent.empty()) {
     fail({.thing = std::string(kind()),
-          .wrong = "a cache needs an AttentionLayer in each layer",
+          .wrong = "a recurrent layer passes its state from token to token, and a rank needs all "
+                   "tokens for it",
+          .advice = "use an axis that splits heads instead of texts"});
+  }
+  if (std::ssize(attentions) + std::ssize(recurrent) != layers_) {
+    fail({.thing = std::string(kind()),
+          .wrong = "a cache needs an AttentionLayer or a RecurrentLayer in each layer",
           .expected = fmt::format("{}", layers_),
-          .got = fmt::format("{}", attentions.size()),
+          .got = fmt::format("{}", attentions.size() + recurrent.size()),
           .advice = "generate with the model before its attention was replaced"});
   }
   if (cache != nullptr) {
     cache->layers.resize(attentions.size(), AttentionCache(cache->axis));
+    cache->states.resize(recurrent.size());
+  }
+  for (std::size_t i = 0; i < recurrent.size(); ++i) {
+    recurrent[i]->set_state(cache == nullptr ? nullptr : &cache->states[i]);
   }
   for (std::size_t i = 0; i < attentions.size(); ++i) {
     attentions[i]->set_cache(cache == nullptr ? nullptr : &cache->layers[i]);

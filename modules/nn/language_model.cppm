@@ -58,8 +58,8 @@ class LanguageModel : public Module {
   /// is not a Linear, or its logits are converted to another layout before the loss.
   void set_head_rows(std::int64_t rows);
   /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
-  /// for none. The cache must live as long as it is set. Error: a layer's attention was replaced by
-  /// a module that is not an AttentionLayer.
+  /// for none. The cache must live as long as it is set. Errors: a layer's attention was replaced
+  /// by a module that is not an AttentionLayer; a recurrent layer with a cache that is split.
   virtual void set_cache(KeyValueCache* cache);
   /// Each block recomputes its activations in backward instead of saving them.
   virtual void set_activation_checkpointing(bool enabled) = 0;
@@ -67,7 +67,7 @@ class LanguageModel : public Module {
   CrossEntropyLoss& loss() { return *loss_; }
 
  protected:
-  /// `layers`: how many modules in it are an AttentionLayer.
+  /// `layers`: how many modules in it are an AttentionLayer or a RecurrentLayer.
   explicit LanguageModel(std::int64_t layers) : layers_(layers) {}
   /// Adds the child "loss" and names everything: the last call of a constructor. `head`: what
   /// makes logits of hidden_states(); none for a family that overrides forward. `softcap`: logits

@@ -12,9 +12,10 @@ export import :low_rank_update;       // LowRankUpdate: what is trained beside a
 export import :pieces;                // a model as a chain of pieces, AbsentModule
 export import :layers;                // Linear, Embedding, norms, Dropout, the loss
 export import :rotary;                // the rotation of queries and keys by their positions
+export import :feed_forward;          // feed-forward parts
+export import :recurrent;             // layers with a state of equal size: delta rule, Mamba 2
 export import :attention_cache;       // keys and values so far, whole or split over ranks
 export import :attention;             // Attention, LatentAttention, PositionEmbedding
-export import :feed_forward;          // feed-forward parts
 export import :mixture;               // mixtures of experts: routing, loads, balance
 export import :linear_cross_entropy;  // a product and its loss, in parts
 export import :language_model;        // LanguageModel: loss, cache, recomputed blocks

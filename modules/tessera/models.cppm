@@ -26,12 +26,15 @@ using nn::Attention, nn::AttentionCache, nn::AttentionLayer, nn::AttentionOption
     nn::RotaryOptions, nn::RowDocuments;
 using nn::balance_experts, nn::BalanceOptions, nn::Experts, nn::MixtureOptions, nn::RouterScore,
     nn::SparseMixture;
+using nn::CausalConvolution, nn::GatedConvolution, nn::OutputGate, nn::Recurrence,
+    nn::RecurrentLayer, nn::RecurrentOptions, nn::RecurrentRule, nn::RecurrentState;
 using nn::Conv2d, nn::CrossEntropyLoss, nn::Dropout, nn::Embedding, nn::Gelu, nn::HeadNorms,
     nn::LayerNorm, nn::Linear, nn::make_norm, nn::NormOptions, nn::RMSNorm;
 using nn::linear_cross_entropy, nn::LinearCrossEntropy;
 
 // Language models.
-using nn::Decoder, nn::DecoderBlock, nn::DecoderLM, nn::DecoderShape, nn::LanguageModel;
+using nn::Decoder, nn::DecoderBlock, nn::DecoderLM, nn::DecoderShape, nn::LanguageModel,
+    nn::LayerKind, nn::WidthRule;
 
 }  // namespace tessera::nn
 

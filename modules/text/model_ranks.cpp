@@ -183,9 +183,7 @@ std::vector<double> ModelRanks::computed(const Call& call) {
   } else {
     keep(slow_because_.empty());
     if (call.anew) {
-      for (nn::AttentionCache& layer : cache_.layers) {
-        layer.clear();
-      }
+      cache_.clear();
     }
     result = last_logits(values, call.rows);
   }

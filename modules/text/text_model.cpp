@@ -184,7 +184,7 @@ void add_context(std::vector<parallel::StyleEntry>& entries, nn::LanguageModel& 
                                      grid.context),
                 .expected = fmt::format("a divisor of {} tokens", longest)});
   }
-  nn::KeyValueCache cache;
+  nn::KeyValueCache cache{.axis = 0};
   try {
     model.set_cache(&cache);
   } catch (const Error& error) {
