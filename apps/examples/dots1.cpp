@@ -14,12 +14,13 @@ import tessera.models;
 namespace {
 
 using namespace tessera;
+using models::decoder_field;
 using models::DecoderFamily;
 using models::DecoderProperty;
 using models::DecoderTraits;
 using Shape = nn::DecoderShape;
 
-DecoderProperty size(std::string key, std::string hub, std::int64_t Shape::* member,
+DecoderProperty size(std::string key, std::string hub, models::DecoderField<std::int64_t> member,
                      std::int64_t initial, std::int64_t absent, std::string doc) {
   const double least = initial > 0 ? 1 : 0;
   return {std::move(key),
@@ -41,28 +42,30 @@ DecoderTraits traits() {
   all.experts->bias = "mlp.gate.e_score_correction_bias";
   all.experts->shared = "mlp.shared_experts.";
   all.properties = {
-      size("experts", "n_routed_experts", &Shape::experts, 8, 128, "Experts of a layer."),
-      size("experts_per_token", "num_experts_per_tok", &Shape::experts_per_token, 2, 6,
-           "How many of them compute a token."),
-      size("expert_dim", "moe_intermediate_size", &Shape::expert_dim, 0, 1408,
+      size("experts", "n_routed_experts", decoder_field<&Shape::experts>, 8, 128,
+           "Experts of a layer."),
+      size("experts_per_token", "num_experts_per_tok", decoder_field<&Shape::experts_per_token>, 2,
+           6, "How many of them compute a token."),
+      size("expert_dim", "moe_intermediate_size", decoder_field<&Shape::expert_dim>, 0, 1408,
            "Width of an expert. 0: `ffn_dim`."),
-      size("shared_experts", "n_shared_experts", &Shape::shared_experts, 1, 2,
+      size("shared_experts", "n_shared_experts", decoder_field<&Shape::shared_experts>, 1, 2,
            "Experts that compute all tokens."),
-      size("first_dense_layers", "first_k_dense_replace", &Shape::first_dense_layers, 0, 0,
-           "So many first layers have no experts."),
-      size("expert_groups", "n_group", &Shape::expert_groups, 1, 1, "Groups of experts."),
-      size("groups_per_token", "topk_group", &Shape::groups_per_token, 1, 1,
+      size("first_dense_layers", "first_k_dense_replace", decoder_field<&Shape::first_dense_layers>,
+           0, 0, "So many first layers have no experts."),
+      size("expert_groups", "n_group", decoder_field<&Shape::expert_groups>, 1, 1,
+           "Groups of experts."),
+      size("groups_per_token", "topk_group", decoder_field<&Shape::groups_per_token>, 1, 1,
            "A token's experts are of so many groups."),
       {"expert_scale",
        "routed_scaling_factor",
-       {&Shape::expert_scale},
+       {decoder_field<&Shape::expert_scale>},
        1.0,
        1.0,
        "The weights of a token's experts are multiplied by it.",
        {.low = 0, .low_open = true}},
       {"normalize_experts",
        "norm_topk_prob",
-       {&Shape::normalize_experts},
+       {decoder_field<&Shape::normalize_experts>},
        true,
        false,
        "The weights of a token's experts are scaled to sum to 1, before they are multiplied."}};

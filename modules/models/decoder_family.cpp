@@ -79,7 +79,7 @@ std::vector<ValueConflict> expert_misfits(const nn::DecoderShape& shape) {
         fmt::format("a token cannot have more experts than there are ({} experts, {} per token)",
                     shape.experts, shape.experts_per_token);
     found.push_back({{"experts_per_token", "experts"}, text, "num_experts_per_tok: " + text});
-  } else if (shape.experts > 0 &&
+  } else if (shape.experts > 0 && shape.group_score != nn::GroupScore::none &&
              (shape.expert_groups < 1 || shape.experts % shape.expert_groups != 0 ||
               shape.groups_per_token < 1 || shape.groups_per_token > shape.expert_groups ||
               shape.experts_per_token >
@@ -111,7 +111,8 @@ std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape) {
                      fmt::format("num_key_value_heads {} does not divide num_attention_heads {}",
                                  shape.kv_heads, shape.heads)});
   }
-  if (shape.head_dim == 0 && shape.dim % shape.heads != 0) {
+  const bool own_widths = shape.latent_rank > 0 && shape.value_dim > 0;  // of heads
+  if (shape.head_dim == 0 && shape.dim % shape.heads != 0 && !own_widths) {
     found.push_back({{"heads", "dim"},
                      fmt::format("must divide model.dim (dim {}, {} heads); or set model.head_dim",
                                  shape.dim, shape.heads),
@@ -188,6 +189,12 @@ nn::DecoderShape DecoderFamily::shape_of(const ModelSizes& sizes) const {
   if (traits_.partial_rope) {
     shape.rotary_share = values.number("rotary_share");
   }
+  if (traits_.layer_types) {
+    shape.global_layers = values.integers("global_layers");
+  }
+  if (traits_.rope_by_layers) {
+    shape.local_rope_theta = values.number("local_rope_theta");
+  }
   if (has_key("latent_rank")) {
     shape.attention_scale = values.number("attention_scale");
   }
@@ -225,6 +232,14 @@ std::vector<ModelKey> DecoderFamily::keys() const {
                    traits_.absent.rotary_share,
                    "The part of a head that is rotated: its first features.",
                    {.low = 0, .high = 1, .low_open = true}});
+  }
+  if (traits_.layer_types) {
+    all.push_back({"global_layers", std::vector<std::int64_t>(),
+                   "Further layers without a window, from 0.", from(0, most)});
+  }
+  if (traits_.rope_by_layers) {
+    all.push_back({"local_rope_theta", initial.local_rope_theta,
+                   "The base of the rotary embedding in layers with a window.", positive});
   }
   if (has_key("latent_rank")) {
     all.push_back(
@@ -291,8 +306,8 @@ double attention_parameters(const nn::DecoderShape& shape) {
     const double made = query_rank > 0 ? query_rank * (dim + 1 + queries) : dim * queries;
     const double biases = shape.bias ? query_rank + rank + number(shape.rotated_dim) + dim : 0;
     return made + dim * (rank + number(shape.rotated_dim)) + rank +
-           rank * heads * number(shape.plain_dim + shape.value_dim) +
-           heads * number(shape.value_dim) * dim + biases;
+           rank * heads * number(shape.plain_dim + shape.value_extent()) +
+           heads * number(shape.value_extent()) * dim + biases;
   }
   const double queries = heads * number(shape.head_dim);
   const double keys = number(shape.kv_heads) * number(shape.head_dim);
@@ -302,8 +317,9 @@ double attention_parameters(const nn::DecoderShape& shape) {
   if (!shape.head_norm_weight || shape.query_key_norm == nn::HeadNorm::none) {
     return all;
   }
-  return all + (shape.query_key_norm == nn::HeadNorm::shared ? 2 * number(shape.head_dim)
-                                                             : queries + keys);
+  return all + (shape.head_norm_bias ? 2 : 1) * (shape.query_key_norm == nn::HeadNorm::shared
+                                                     ? 2 * number(shape.head_dim)
+                                                     : queries + keys);
 }
 
 double norms_of_block(const nn::DecoderShape& shape) {
@@ -321,10 +337,13 @@ double DecoderFamily::parameters(const ModelSizes& sizes) const {
   const double norm = shape.norm_weight ? dim * (shape.norm_bias ? 2 : 1) : 0;
   const double layer = attention_parameters(shape) + norms_of_block(shape) * norm;
   const double matrices = shape.gated ? 3 : 2;
-  const double dense = matrices * dim * ffn + (shape.ffn_bias ? (matrices - 1) * ffn + dim : 0);
+  const double learned = shape.activation == nn::Activation::xielu ? 2 : 0;
+  const double dense =
+      matrices * dim * ffn + (shape.ffn_bias ? (matrices - 1) * ffn + dim : 0) + learned;
+  const double shared = number(shape.shared_extent());
   const double mixture = number(shape.experts) * dim * (3 * number(shape.expert_extent()) + 1) +
-                         3 * dim * number(shape.shared_extent()) +
-                         (shape.shared_expert_gate && shape.shared_extent() > 0 ? dim : 0);
+                         3 * dim * shared + (shape.ffn_bias && shared > 0 ? 2 * shared + dim : 0) +
+                         (shape.shared_expert_gate && shared > 0 ? dim : 0);
   return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) +
          (shape.head_bias ? number(shape.vocab) : 0) + number(shape.layers) * layer +
          (number(shape.layers) - sparse) * dense + sparse * mixture + norm;

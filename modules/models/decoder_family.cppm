@@ -8,20 +8,42 @@ import :family;
 
 // Families of decoders by what distinguishes them: sizes, names and config.json of all of them are
 // those of one class.
+namespace tessera::models {
+
+template <auto First, auto... Rest>
+auto& member_at(auto& object) {
+  if constexpr (sizeof...(Rest) == 0) {
+    return object.*First;
+  } else {
+    return member_at<Rest...>(object.*First);
+  }
+}
+
+}  // namespace tessera::models
+
 export namespace tessera::models {
 
-/// A member of nn::DecoderShape that a family, or a model of it, sets.
+/// Where a shape has a member of this type.
+template <class Field>
+using DecoderField = Field& (*)(nn::DecoderShape&);
+/// The member of a shape by a path of members: decoder_field<&nn::DecoderShape::experts>.
+template <auto... Path>
+constexpr auto decoder_field =
+    +[](nn::DecoderShape& shape) -> auto& { return member_at<Path...>(shape); };
+/// A member of nn::DecoderShape, or of a part of it, that a family or a model of it sets.
 using DecoderMember =
-    std::variant<bool nn::DecoderShape::*, std::int64_t nn::DecoderShape::*,
-                 double nn::DecoderShape::*, std::vector<std::int64_t> nn::DecoderShape::*,
-                 nn::Activation nn::DecoderShape::*, nn::HeadNorm nn::DecoderShape::*,
-                 nn::NormOptions::Kind nn::DecoderShape::*, nn::RouterScore nn::DecoderShape::*>;
+    std::variant<DecoderField<bool>, DecoderField<std::int64_t>, DecoderField<double>,
+                 DecoderField<std::vector<std::int64_t>>, DecoderField<nn::Activation>,
+                 DecoderField<nn::HeadNorm>, DecoderField<nn::NormOptions::Kind>,
+                 DecoderField<nn::RouterScore>, DecoderField<nn::GroupScore>>;
 
 /// How config.json has the value of a property.
 enum class HubForm {
   plain,
-  zeros,  // a list with a number for each layer; the property has the layers whose number is 0
-  words   // a text, true or false, for which DecoderProperty::words has the property's
+  counts,  // an integer of the range, of which none is null; otherwise 0 is null there
+  zeros,   // a list with a number for each layer; the property has the layers whose number is 0
+  marks,   // a list with a text for each layer; see DecoderProperty::marks
+  words    // a text, true or false, for which DecoderProperty::words has the property's
 };
 
 /// A property in which the models of a family differ, besides the sizes that all decoders have.
@@ -40,6 +62,8 @@ struct DecoderProperty {
   /// With HubForm::words: texts of config.json and what they are here; an export writes the first
   /// that fits.
   std::vector<std::pair<std::string, std::string>> words = {};
+  /// With HubForm::marks: the text of the layers that the property has, and that of all others.
+  std::pair<std::string, std::string> marks = {};
   /// With HubForm::zeros: the key of a property N, each so many-th layer, that has no effect where
   /// config.json has the list. An export's list has the layers of both.
   std::string replaces = "";
@@ -61,6 +85,7 @@ struct HubExperts {
   std::string up = "mlp.experts.*.up_proj.weight";
   std::string down = "mlp.experts.*.down_proj.weight";
   std::string bias = "";  // of the router's choice
+  bool bias_row = false;  // it is [1, experts] there
   std::string shared = "mlp.shared_expert.";
   std::string shared_gate = "mlp.shared_expert_gate.";
   // All experts in one tensor: the gates before the other half of the first projection.
@@ -88,6 +113,8 @@ struct DecoderTraits {
   bool partial_rope = false;  // rope_parameters says which part of a head is rotated
   bool rope_keys = true;      // config.json has keys of the rotary embedding
   bool rope_alpha = false;    // see HubRope::alpha
+  /// rope_parameters has the bases of layers with a window and of others apart.
+  bool rope_by_layers = false;
   /// Which layers have a window is written as layer_types.
   bool layer_types = false;
   /// Keys of config.json for sizes that it has under other names than Llama's, by their keys of

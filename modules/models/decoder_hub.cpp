@@ -8,6 +8,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -86,7 +87,11 @@ std::int64_t read_size(HubConfig& config, const DecoderProperty& property, std::
   const auto limit = static_cast<std::int64_t>(property.range.high.value_or(0x1p40));
   constexpr std::int64_t none = -1;
   const std::int64_t other = property.also.empty() ? none : config.size(property.also, limit, none);
-  const std::int64_t value = config.size(property.hub, limit, other == none ? absent : other);
+  const std::int64_t otherwise = other == none ? absent : other;
+  const std::int64_t value =
+      property.form == HubForm::counts
+          ? config.integer(property.hub, property.range.low.value_or(0), limit, otherwise)
+          : config.size(property.hub, limit, otherwise);
   if (other != none && value != other) {
     config.problem(fmt::format("{} {} and {} {} are not one number", property.hub, value,
                                property.also, other));
@@ -130,6 +135,30 @@ std::vector<std::int64_t> zeros_of(HubConfig& config, const DecoderProperty& pro
   return zeros;
 }
 
+/// The layers, from 0, whose text in the list is the property's.
+std::vector<std::int64_t> marked_layers(HubConfig& config, const DecoderProperty& property,
+                                        std::int64_t layers) {
+  if (!config.has(property.hub)) {
+    config.texts(property.hub);
+    return std::get<std::vector<std::int64_t>>(property.absent);
+  }
+  const std::vector<std::string> marks = config.texts(property.hub);
+  std::vector<std::int64_t> marked;
+  if (!marks.empty() && std::ssize(marks) != layers) {
+    config.problem(fmt::format("{}: expected a text for each of {} layers, got {}", property.hub,
+                               layers, marks.size()));
+  }
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    if (marks[i] == property.marks.first) {
+      marked.push_back(static_cast<std::int64_t>(i));
+    } else if (marks[i] != property.marks.second) {
+      config.problem(fmt::format("{} \"{}\" is not supported (only {}, {})", property.hub,
+                                 shown(marks[i]), property.marks.first, property.marks.second));
+    }
+  }
+  return marked;
+}
+
 /// A list of words without quotes in them as JSON.
 std::string json_list(const std::vector<std::string>& words) {
   std::string json;
@@ -148,16 +177,20 @@ void add_experts(std::vector<HubTensor>& all, const std::string& layer, const st
   all.push_back({.parameter = layer + "mlp.shared_expert_gate.weight",
                  .tensor = stored + names.shared_gate + "weight"});
   if (!names.bias.empty()) {
-    all.push_back({.parameter = layer + "mlp.choice_bias", .tensor = stored + names.bias});
+    all.push_back({.parameter = layer + "mlp.choice_bias",
+                   .tensor = stored + names.bias,
+                   .row = names.bias_row});
   }
   for (const auto& [matrix, name] :
        {std::pair{"gate_proj", &names.gate}, {"up_proj", &names.up}, {"down_proj", &names.down}}) {
     if (!names.gate.empty()) {
       all.push_back({.parameter = own + matrix, .tensor = stored + *name, .stacked = true});
     }
-    const std::string shared = std::string(matrix) + ".weight";
-    all.push_back({.parameter = layer + "mlp.shared_expert." + shared,
-                   .tensor = stored + names.shared + shared});
+    for (const char* what : {".weight", ".bias"}) {
+      const std::string shared = std::string(matrix) + what;
+      all.push_back({.parameter = layer + "mlp.shared_expert." + shared,
+                     .tensor = stored + names.shared + shared});
+    }
   }
   const std::string both = stored + names.gate_up;
   all.push_back({.parameter = own + "gate_proj", .tensor = both, .part = 0, .parts = 2, .dim = 1});
@@ -296,9 +329,11 @@ ModelSizes DecoderFamily::read(HubConfig& config) const {
   for (const FixedHubKey& fixed : traits_.fixed_keys) {
     config.only(fixed.key, fixed.json, fixed.reason);
   }
-  if (traits_.experts) {
+  const bool has_marks = std::ranges::find(traits_.properties, "mlp_layer_types",
+                                           &DecoderProperty::hub) != traits_.properties.end();
+  if (traits_.experts && !has_marks) {
     config.only("mlp_layer_types", "null", "other keys say which layers have experts");
-  } else {
+  } else if (!has_marks) {
     config.only_entries("mlp_layer_types", "\"dense\"", "every feed-forward part is dense");
   }
   config.ignore(traits_.ignored_keys);
@@ -336,9 +371,10 @@ void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
       kinds.emplace_back(known.hub);
     }
   }
-  HubRope rope = config.rope(kinds, other_key("rope_theta", traits_.absent.rope_theta),
-                             traits_.shape.local_rope_theta > 0 ? std::string(full) : "",
-                             {.share = traits_.partial_rope, .alpha = traits_.rope_alpha});
+  HubRope rope = config.rope(
+      kinds, other_key("rope_theta", traits_.absent.rope_theta),
+      traits_.shape.local_rope_theta > 0 || traits_.rope_by_layers ? std::string(full) : "",
+      {.share = traits_.partial_rope, .alpha = traits_.rope_alpha});
   sizes.values.set("rope_theta", rope.theta);
   if (has_key("latent_rank")) {
     const auto head = static_cast<double>(sizes.values.integer("plain_dim") +
@@ -352,7 +388,8 @@ void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
     sizes.values.set("rotary_share", rope.share > 0 ? rope.share : share);
   }
   if (traits_.shape.local_rope_theta > 0) {
-    const double given = sizes.values.number("local_rope_theta");
+    const double given = traits_.rope_by_layers ? traits_.shape.local_rope_theta
+                                                : sizes.values.number("local_rope_theta");
     sizes.values.set("local_rope_theta", config.rope_theta_of(std::string(sliding), given));
   }
   if (!traits_.scaled_rope) {
@@ -393,6 +430,9 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
       if (!property.replaces.empty() && config.has(property.hub)) {
         replaced.push_back(property.replaces);
       }
+    } else if (property.form == HubForm::marks) {
+      sizes.values.set(property.key,
+                       marked_layers(config, property, sizes.values.integer("layers")));
     } else if (std::holds_alternative<std::vector<std::int64_t>>(property.absent)) {
       sizes.values.set(property.key, config.numbers(property.hub, most_positions));
     } else {
@@ -406,12 +446,15 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
 }
 
 void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) const {
+  if (traits_.layer_types) {
+    sizes.values.set("global_layers", std::vector<std::int64_t>());
+  }
   const std::vector<std::string> types = config.texts("layer_types");
   if (types.empty()) {
     return;
   }
-  const auto period = std::ranges::find(traits_.properties, "global_every", &DecoderProperty::key);
-  if (period != traits_.properties.end()) {
+  const bool has_period = has_key("global_every");
+  if (has_period) {
     const auto first = std::ranges::find(types, full);
     sizes.values.set("global_every",
                      first == types.end() ? std::int64_t{0} : first - types.begin() + 1);
@@ -422,14 +465,28 @@ void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) cons
                                shape.layers, types.size()));
     return;
   }
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    const std::string_view expected = shape.has_window(layer) ? sliding : full;
-    const std::string& type = types[static_cast<std::size_t>(layer)];
-    if (type != expected) {
-      config.problem(fmt::format("layer_types {} is not supported: layer {} must have \"{}\"",
-                                 shown(json_list(types), 60), layer, expected));
-      return;
+  const auto misfit = [&](std::int64_t layer) {
+    return types[static_cast<std::size_t>(layer)] != (shape.has_window(layer) ? sliding : full);
+  };
+  const auto layers = std::views::iota(std::int64_t{0}, shape.layers);
+  if (traits_.layer_types && shape.window > 0 && std::ranges::any_of(layers, misfit)) {
+    // Not each so many-th layer: those without a window are listed.
+    shape.global_every = 0;
+    shape.global_layers.clear();
+    for (const std::int64_t layer : layers) {
+      if (types[static_cast<std::size_t>(layer)] == full) {
+        shape.global_layers.push_back(layer);
+      }
     }
+    sizes.values.set("global_layers", shape.global_layers);
+    if (has_period) {
+      sizes.values.set("global_every", std::int64_t{0});
+    }
+  }
+  if (const auto wrong = std::ranges::find_if(layers, misfit); wrong != layers.end()) {
+    config.problem(fmt::format("layer_types {} is not supported: layer {} must have \"{}\"",
+                               shown(json_list(types), 60), *wrong,
+                               shape.has_window(*wrong) ? sliding : full));
   }
 }
 
@@ -498,7 +555,9 @@ void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey
       all.emplace_back(property.hub, values.flag(property.key));
     } else if (std::holds_alternative<std::int64_t>(property.initial)) {
       const std::int64_t value = values.integer(property.key);
-      all.push_back(value == 0 ? HubKey::raw(property.hub, "null") : HubKey(property.hub, value));
+      all.push_back(value == 0 && property.form != HubForm::counts
+                        ? HubKey::raw(property.hub, "null")
+                        : HubKey(property.hub, value));
       if (!property.also.empty()) {
         all.emplace_back(property.also, value);
       }
@@ -519,6 +578,15 @@ void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey
         marks.push_back(zero ? 0 : 1);
       }
       all.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(marks, ", "))));
+    } else if (property.form == HubForm::marks) {
+      std::vector<std::string> marks(static_cast<std::size_t>(values.integer("layers")),
+                                     property.marks.second);
+      for (const std::int64_t layer : values.integers(property.key)) {
+        if (layer < std::ssize(marks)) {
+          marks[static_cast<std::size_t>(layer)] = property.marks.first;
+        }
+      }
+      all.push_back(HubKey::raw(property.hub, json_list(marks)));
     } else if (std::holds_alternative<std::vector<std::int64_t>>(property.initial)) {
       all.push_back(HubKey::raw(
           property.hub, fmt::format("[{}]", fmt::join(values.integers(property.key), ", "))));
@@ -609,7 +677,7 @@ std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) c
   if (shape.latent_rank > 0) {
     all.push_back({attention + "kv_b_proj.weight",
                    {heads + " times the features of a head", hub_key("latent_rank", "")},
-                   {shape.heads * (shape.plain_dim + shape.value_dim), shape.latent_rank}});
+                   {shape.heads * (shape.plain_dim + shape.value_extent()), shape.latent_rank}});
   } else {
     all.push_back({attention + "q_proj.weight",
                    {heads + " times head_dim", dim},

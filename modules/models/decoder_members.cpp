@@ -6,6 +6,7 @@ module;
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tessera/shown.hpp>
 #include <type_traits>
 #include <utility>
@@ -29,6 +30,7 @@ struct Word {
 };
 
 using nn::Activation;
+using nn::GroupScore;
 using nn::HeadNorm;
 using nn::RouterScore;
 using NormKind = nn::NormOptions::Kind;
@@ -38,7 +40,8 @@ constexpr Word<Activation> activations[] = {{Activation::silu, "silu"},
                                             {Activation::gelu_tanh, "gelu_tanh"},
                                             {Activation::gelu, "gelu"},
                                             {Activation::relu, "relu"},
-                                            {Activation::squared_relu, "squared_relu"}};
+                                            {Activation::squared_relu, "squared_relu"},
+                                            {Activation::xielu, "xielu"}};
 constexpr Word<HeadNorm> head_norms[] = {{HeadNorm::none, "none"},
                                          {HeadNorm::shared, "shared"},
                                          {HeadNorm::each, "each"},
@@ -47,6 +50,10 @@ constexpr Word<NormKind> norm_kinds[] = {{NormKind::rms, "rms"}, {NormKind::laye
 constexpr Word<RouterScore> scores[] = {{RouterScore::softmax, "softmax"},
                                         {RouterScore::sigmoid, "sigmoid"}};
 
+constexpr Word<GroupScore> group_scores[] = {
+    {GroupScore::none, "none"}, {GroupScore::two_best, "two_best"}, {GroupScore::best, "best"}};
+
+constexpr std::span<const Word<GroupScore>> words(GroupScore) { return group_scores; }
 constexpr std::span<const Word<Activation>> words(Activation) { return activations; }
 constexpr std::span<const Word<HeadNorm>> words(HeadNorm) { return head_norms; }
 constexpr std::span<const Word<NormKind>> words(NormKind) { return norm_kinds; }
@@ -55,86 +62,102 @@ constexpr std::span<const Word<RouterScore>> words(RouterScore) { return scores;
 template <class Field>
 constexpr bool is_word = std::is_enum_v<Field>;
 
-std::vector<NamedDecoderMember> sorted(std::vector<NamedDecoderMember> all) {
-  std::ranges::sort(all, {}, &NamedDecoderMember::name);
-  return all;
-}
+struct Member {
+  const char* name;
+  DecoderMember member;
+};
+
+// Sorted by name.
+constexpr Member members[] = {{"activation", decoder_field<&Shape::activation>},
+                              {"attention_gate", decoder_field<&Shape::attention_gate>},
+                              {"attention_scale", decoder_field<&Shape::attention_scale>},
+                              {"attention_softcap", decoder_field<&Shape::attention_softcap>},
+                              {"bias", decoder_field<&Shape::bias>},
+                              {"dense_layers", decoder_field<&Shape::dense_layers>},
+                              {"embedding_norm", decoder_field<&Shape::embedding_norm>},
+                              {"embedding_scale", decoder_field<&Shape::embedding_scale>},
+                              {"expert_dim", decoder_field<&Shape::expert_dim>},
+                              {"expert_groups", decoder_field<&Shape::expert_groups>},
+                              {"expert_scale", decoder_field<&Shape::expert_scale>},
+                              {"experts", decoder_field<&Shape::experts>},
+                              {"experts_every", decoder_field<&Shape::experts_every>},
+                              {"experts_per_token", decoder_field<&Shape::experts_per_token>},
+                              {"ffn_bias", decoder_field<&Shape::ffn_bias>},
+                              {"first_dense_layers", decoder_field<&Shape::first_dense_layers>},
+                              {"gated", decoder_field<&Shape::gated>},
+                              {"global_every", decoder_field<&Shape::global_every>},
+                              {"global_layers", decoder_field<&Shape::global_layers>},
+                              {"group_score", decoder_field<&Shape::group_score>},
+                              {"groups_per_token", decoder_field<&Shape::groups_per_token>},
+                              {"head_bias", decoder_field<&Shape::head_bias>},
+                              {"head_norm_bias", decoder_field<&Shape::head_norm_bias>},
+                              {"head_norm_weight", decoder_field<&Shape::head_norm_weight>},
+                              {"last_expert_layer", decoder_field<&Shape::last_expert_layer>},
+                              {"latent_rank", decoder_field<&Shape::latent_rank>},
+                              {"local_rope_theta", decoder_field<&Shape::local_rope_theta>},
+                              {"local_unscaled", decoder_field<&Shape::local_unscaled>},
+                              {"logit_base", decoder_field<&Shape::logit_base>},
+                              {"logit_divisor", decoder_field<&Shape::logit_divisor>},
+                              {"logit_scale", decoder_field<&Shape::logit_scale>},
+                              {"logit_softcap", decoder_field<&Shape::logit_softcap>},
+                              {"norm_after_rotation", decoder_field<&Shape::norm_after_rotation>},
+                              {"norm_bias", decoder_field<&Shape::norm_bias>},
+                              {"norm_eps", decoder_field<&Shape::norm_eps>},
+                              {"norm_inputs", decoder_field<&Shape::norm_inputs>},
+                              {"norm_kind", decoder_field<&Shape::norm_kind>},
+                              {"norm_offset", decoder_field<&Shape::norm_offset>},
+                              {"norm_results", decoder_field<&Shape::norm_results>},
+                              {"norm_weight", decoder_field<&Shape::norm_weight>},
+                              {"normalize_experts", decoder_field<&Shape::normalize_experts>},
+                              {"output_bias", decoder_field<&Shape::output_bias>},
+                              {"parallel_block", decoder_field<&Shape::parallel_block>},
+                              {"parallel_norms", decoder_field<&Shape::parallel_norms>},
+                              {"plain_dim", decoder_field<&Shape::plain_dim>},
+                              {"qkv_clip", decoder_field<&Shape::qkv_clip>},
+                              {"query_key_norm", decoder_field<&Shape::query_key_norm>},
+                              {"query_rank", decoder_field<&Shape::query_rank>},
+                              {"residual_depth", decoder_field<&Shape::residual_depth>},
+                              {"residual_scale", decoder_field<&Shape::residual_scale>},
+                              {"rope_limit", decoder_field<&Shape::rope_limit>},
+                              {"rope_stretch", decoder_field<&Shape::rope_stretch>},
+                              {"rope_theta", decoder_field<&Shape::rope_theta>},
+                              {"rotary_dim", decoder_field<&Shape::rotary_dim>},
+                              {"rotary_pairs", decoder_field<&Shape::rotary_pairs>},
+                              {"rotary_reversed", decoder_field<&Shape::rotary_reversed>},
+                              {"rotary_share", decoder_field<&Shape::rotary_share>},
+                              {"rotate_local_only", decoder_field<&Shape::rotate_local_only>},
+                              {"rotated_dim", decoder_field<&Shape::rotated_dim>},
+                              {"router_bias", decoder_field<&Shape::router_bias>},
+                              {"router_score", decoder_field<&Shape::router_score>},
+                              {"scale_embeddings", decoder_field<&Shape::scale_embeddings>},
+                              {"score_dim", decoder_field<&Shape::score_dim>},
+                              {"shared_expert_dim", decoder_field<&Shape::shared_expert_dim>},
+                              {"shared_expert_gate", decoder_field<&Shape::shared_expert_gate>},
+                              {"shared_experts", decoder_field<&Shape::shared_experts>},
+                              {"tie_embeddings", decoder_field<&Shape::tie_embeddings>},
+                              {"unrotated_every", decoder_field<&Shape::unrotated_every>},
+                              {"unrotated_layers", decoder_field<&Shape::unrotated_layers>},
+                              {"value_dim", decoder_field<&Shape::value_dim>},
+                              {"window", decoder_field<&Shape::window>}};
+static_assert(std::ranges::is_sorted(members, {},
+                                     [](const Member& one) { return std::string_view(one.name); }));
 
 }  // namespace
 
 std::span<const NamedDecoderMember> decoder_members() {
-  static const std::vector<NamedDecoderMember> all =
-      sorted({{"activation", &Shape::activation},
-              {"attention_gate", &Shape::attention_gate},
-              {"attention_scale", &Shape::attention_scale},
-              {"attention_softcap", &Shape::attention_softcap},
-              {"bias", &Shape::bias},
-              {"dense_layers", &Shape::dense_layers},
-              {"embedding_norm", &Shape::embedding_norm},
-              {"embedding_scale", &Shape::embedding_scale},
-              {"expert_dim", &Shape::expert_dim},
-              {"expert_groups", &Shape::expert_groups},
-              {"expert_scale", &Shape::expert_scale},
-              {"experts", &Shape::experts},
-              {"experts_every", &Shape::experts_every},
-              {"experts_per_token", &Shape::experts_per_token},
-              {"ffn_bias", &Shape::ffn_bias},
-              {"first_dense_layers", &Shape::first_dense_layers},
-              {"gated", &Shape::gated},
-              {"global_every", &Shape::global_every},
-              {"global_layers", &Shape::global_layers},
-              {"groups_per_token", &Shape::groups_per_token},
-              {"head_bias", &Shape::head_bias},
-              {"head_norm_weight", &Shape::head_norm_weight},
-              {"latent_rank", &Shape::latent_rank},
-              {"local_rope_theta", &Shape::local_rope_theta},
-              {"local_unscaled", &Shape::local_unscaled},
-              {"logit_divisor", &Shape::logit_divisor},
-              {"logit_scale", &Shape::logit_scale},
-              {"logit_softcap", &Shape::logit_softcap},
-              {"norm_after_rotation", &Shape::norm_after_rotation},
-              {"norm_bias", &Shape::norm_bias},
-              {"norm_eps", &Shape::norm_eps},
-              {"norm_inputs", &Shape::norm_inputs},
-              {"norm_kind", &Shape::norm_kind},
-              {"norm_offset", &Shape::norm_offset},
-              {"norm_results", &Shape::norm_results},
-              {"norm_weight", &Shape::norm_weight},
-              {"normalize_experts", &Shape::normalize_experts},
-              {"output_bias", &Shape::output_bias},
-              {"parallel_block", &Shape::parallel_block},
-              {"parallel_norms", &Shape::parallel_norms},
-              {"plain_dim", &Shape::plain_dim},
-              {"qkv_clip", &Shape::qkv_clip},
-              {"query_key_norm", &Shape::query_key_norm},
-              {"query_rank", &Shape::query_rank},
-              {"residual_scale", &Shape::residual_scale},
-              {"rope_limit", &Shape::rope_limit},
-              {"rope_stretch", &Shape::rope_stretch},
-              {"rope_theta", &Shape::rope_theta},
-              {"rotary_dim", &Shape::rotary_dim},
-              {"rotary_pairs", &Shape::rotary_pairs},
-              {"rotary_share", &Shape::rotary_share},
-              {"rotate_local_only", &Shape::rotate_local_only},
-              {"rotated_dim", &Shape::rotated_dim},
-              {"router_bias", &Shape::router_bias},
-              {"router_score", &Shape::router_score},
-              {"scale_embeddings", &Shape::scale_embeddings},
-              {"score_dim", &Shape::score_dim},
-              {"shared_expert_dim", &Shape::shared_expert_dim},
-              {"shared_expert_gate", &Shape::shared_expert_gate},
-              {"shared_experts", &Shape::shared_experts},
-              {"tie_embeddings", &Shape::tie_embeddings},
-              {"unrotated_every", &Shape::unrotated_every},
-              {"unrotated_layers", &Shape::unrotated_layers},
-              {"value_dim", &Shape::value_dim},
-              {"window", &Shape::window}});
+  static const std::vector<NamedDecoderMember> all = [] {
+    std::vector<NamedDecoderMember> list;
+    for (const Member& one : members) {
+      list.push_back({one.name, one.member});
+    }
+    return list;
+  }();
   return all;
 }
 
 std::vector<std::string> words_of(const DecoderMember& member) {
   return std::visit(
-      []<class Field>(Field Shape::*) {
+      []<class Field>(DecoderField<Field>) {
         std::vector<std::string> all;
         if constexpr (is_word<Field>) {
           for (const auto& one : words(Field{})) {
@@ -148,20 +171,20 @@ std::vector<std::string> words_of(const DecoderMember& member) {
 
 void set_member(Shape& shape, const DecoderMember& member, const ModelValue& value) {
   std::visit(
-      [&]<class Field>(Field Shape::* field) {
+      [&]<class Field>(DecoderField<Field> at) {
         if constexpr (is_word<Field>) {
           const auto& word = std::get<std::string>(value);
           for (const auto& one : words(Field{})) {
             if (one.word == word) {
-              shape.*field = one.value;
+              at(shape) = one.value;
               return;
             }
           }
           fail({.thing = "decoder",
                 .wrong = fmt::format("there is no '{}'", shown(word)),
-                .expected = join_words(words_of(field))});
+                .expected = join_words(words_of(at))});
         } else {
-          shape.*field = std::get<Field>(value);
+          at(shape) = std::get<Field>(value);
         }
       },
       member);

@@ -23,6 +23,7 @@ struct HubTensor {
   /// The parameter's dim 0 counts tensors of the folder, which lack that dim: their names have the
   /// number, from 0, in the place of `*`. Neither transposed nor a part.
   bool stacked = false;
+  bool row = false;  // the folder's tensor is [1, N], the parameter [N]; neither of the above
 };
 
 /// A parameter whose shape follows from sizes, for a comparison before anything is built.

@@ -38,7 +38,7 @@ constexpr std::size_t longest_list = 1000;
 /// The value of a property has the type of the member that it sets.
 ModelValue empty_value(const DecoderMember& member) {
   return std::visit(
-      []<class Field>(Field nn::DecoderShape::*) -> ModelValue {
+      []<class Field>(DecoderField<Field>) -> ModelValue {
         if constexpr (std::is_enum_v<Field>) {
           return std::string();
         } else {
@@ -337,11 +337,12 @@ class FamilyReader {
 
   void read_defaults(DecoderTraits& traits) {
     if (const toml::table* const rope = section("rope")) {
-      check_names(*rope, "rope.", {"scaled", "partial", "keys", "alpha"});
+      check_names(*rope, "rope.", {"scaled", "partial", "keys", "alpha", "by_layers"});
       set(*rope, "scaled", "rope.", traits.scaled_rope);
       set(*rope, "partial", "rope.", traits.partial_rope);
       set(*rope, "keys", "rope.", traits.rope_keys);
       set(*rope, "alpha", "rope.", traits.rope_alpha);
+      set(*rope, "by_layers", "rope.", traits.rope_by_layers);
     }
     const toml::table* const table = section("default");
     if (table == nullptr) {
@@ -435,7 +436,7 @@ class FamilyReader {
   std::optional<DecoderProperty> read_key(const toml::table& table) {
     check_names(table, "key.",
                 {"name", "config", "also", "sets", "initial", "absent", "doc", "low", "high",
-                 "above", "whole", "zeros", "words", "replaces"});
+                 "above", "whole", "counts", "zeros", "marks", "words", "replaces"});
     DecoderProperty property;
     set(table, "name", "key.", property.key);
     set(table, "config", "key.", property.hub);
@@ -473,6 +474,20 @@ class FamilyReader {
     if (take<bool>(table, "zeros", "key.").value_or(false)) {
       property.form = HubForm::zeros;
     }
+    if (take<bool>(table, "counts", "key.").value_or(false)) {
+      property.form = HubForm::counts;
+    }
+    if (std::vector<std::string> marks; table.contains("marks")) {
+      set(table, "marks", "key.", marks);
+      property.form = HubForm::marks;
+      if (marks.size() != 2) {
+        problem(table,
+                "key.marks: expected two texts, that of the property's layers and that of "
+                "all others");
+        return;
+      }
+      property.marks = {marks[0], marks[1]};
+    }
     const toml::node* const words = table.get("words");
     if (words == nullptr) {
       return;
@@ -506,9 +521,12 @@ class FamilyReader {
       }
     }
     if (std::holds_alternative<std::string>(type) != (property.form == HubForm::words) ||
-        (property.form == HubForm::zeros &&
-         !std::holds_alternative<std::vector<std::int64_t>>(type))) {
-      problem(table, "key: `words` are for properties that are texts, and `zeros` for lists");
+        ((property.form == HubForm::zeros || property.form == HubForm::marks) &&
+         !std::holds_alternative<std::vector<std::int64_t>>(type)) ||
+        (property.form == HubForm::counts && !std::holds_alternative<std::int64_t>(type))) {
+      problem(table,
+              "key: `words` are for properties that are texts, `zeros` and `marks` for "
+              "lists, `counts` for integers");
       return false;
     }
     const auto initial = read_value(*table.get("initial"), "key.initial", type);
@@ -570,7 +588,8 @@ class FamilyReader {
                                                           {"shared_gate", &experts.shared_gate},
                                                           {"gate_up", &experts.gate_up},
                                                           {"all_down", &experts.all_down}};
-    std::vector<std::string> known;
+    std::vector<std::string> known = {"bias_row"};
+    set(*table, "bias_row", "experts.", experts.bias_row);
     for (const auto& [name, to] : names) {
       known.emplace_back(name);
       set(*table, name, "experts.", *to);

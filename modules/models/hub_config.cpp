@@ -283,6 +283,21 @@ std::int64_t HubConfig::size(const std::string& key, std::int64_t limit, std::in
   return value.get<std::int64_t>();
 }
 
+std::int64_t HubConfig::integer(const std::string& key, double low, std::int64_t high,
+                                std::int64_t otherwise) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return otherwise;
+  }
+  const Json& value = state_->json[key];
+  if (!value.is_number_integer() || value < low || value > high) {
+    problem(fmt::format("{}: expected an integer from {} to {}, got {}", key, low, high,
+                        json_shown(value)));
+    return otherwise;
+  }
+  return value.get<std::int64_t>();
+}
+
 double HubConfig::positive(const std::string& key, double otherwise) {
   state_->read.insert(key);
   return state_->positive(state_->json, key, otherwise);

@@ -49,6 +49,9 @@ class HubConfig {
   std::int64_t size(const std::string& key, std::int64_t limit);
   /// Reads a size; `otherwise` where it is absent.
   std::int64_t size(const std::string& key, std::int64_t limit, std::int64_t otherwise);
+  /// Reads an integer from `low` to `high`; `otherwise` where it is absent.
+  std::int64_t integer(const std::string& key, double low, std::int64_t high,
+                       std::int64_t otherwise);
   double positive(const std::string& key, double otherwise);
   bool flag(const std::string& key, bool otherwise);
   /// Reads a text, or "true" or "false" of one of these; `otherwise` where it is absent.

@@ -8,7 +8,14 @@ import :tree;
 export namespace tessera::nn {
 
 /// What a feed-forward part applies to its gate, or between its projections.
-enum class Activation { silu, gelu_tanh, gelu, relu, squared_relu };
+enum class Activation {
+  silu,
+  gelu_tanh,
+  gelu,
+  relu,
+  squared_relu,
+  xielu  // see LearnedActivation; only of parts without a gate
+};
 
 /// A feed-forward part: down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 struct FeedForwardOptions {
@@ -19,6 +26,17 @@ struct FeedForwardOptions {
   bool bias = false;  // of the projections
   double standard_deviation = 0.02;
   DType dtype = DType::f32;
+};
+
+/// For x > 0: p x^2 + beta x, p = softplus(alpha_p); otherwise (expm1(min(x, eps)) - x) n + beta x,
+/// n = beta + softplus(alpha_n). x [..., F] -> the same. Parameters alpha_p and alpha_n [1];
+/// buffers beta and eps, scalars. Source: Huang et al., xIELU (2024).
+class LearnedActivation : public Module {
+ public:
+  explicit LearnedActivation(DType dtype);
+  std::string_view kind() const override;
+  Tensors forward(const Tensors& inputs) override;
+  std::vector<std::string> input_names() const override;
 };
 
 /// down(activation(gate(x)) * up(x)): x [..., dim] -> [..., dim].
@@ -38,7 +56,7 @@ class GatedMLP : public Module {
   std::function<void()> between_;
 };
 
-/// down(activation(up(x))): x [..., dim] -> [..., dim].
+/// down(activation(up(x))): x [..., dim] -> [..., dim]. A LearnedActivation is its child act_fn.
 class PlainMLP : public Module {
  public:
   explicit PlainMLP(const FeedForwardOptions& options);
@@ -49,6 +67,7 @@ class PlainMLP : public Module {
  private:
   Activation activation_;
   Child up_, down_;
+  Child learned_;  // in the place of activation_
 };
 
 }  // namespace tessera::nn

@@ -123,6 +123,7 @@ SparseMixture::SparseMixture(const MixtureOptions& options) : options_(options) 
   if (options.shared_width > 0) {
     FeedForwardOptions shared = expert;
     shared.width = options.shared_width;
+    shared.bias = options.shared_bias;
     shared_ = add_child<GatedMLP>("shared_expert", shared);
     if (options.shared_gate) {
       shared_gate_ = add_child<Linear>("shared_expert_gate", expert.dim, 1, false,

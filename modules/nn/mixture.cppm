@@ -12,6 +12,10 @@ export namespace tessera::nn {
 /// The scores that a router makes of its logits, of which a token has one for each expert.
 enum class RouterScore { softmax, sigmoid };
 
+/// What a group of experts is chosen by: the sum of its two best scores, or its best one; `none`:
+/// groups do not matter.
+enum class GroupScore { none, two_best, best };
+
 /// A mixture of experts: many feed-forward parts, of which each token has a few.
 struct MixtureOptions {
   FeedForwardOptions expert;  // one of them; without biases
@@ -21,11 +25,13 @@ struct MixtureOptions {
   bool normalize = true;  // the weights of a token's experts sum to 1, before they are scaled
   double scale = 1;       // of the weights
   /// Experts are in so many equal groups, in their order, and a token has experts of at most so
-  /// many of them: those with the largest sums of their two best scores.
+  /// many of them: those with the largest `group_score`.
   std::int64_t groups = 1;
   std::int64_t groups_per_token = 1;
+  GroupScore group_score = GroupScore::two_best;
   /// One more feed-forward part, so wide, computes every token; 0: none.
   std::int64_t shared_width = 0;
+  bool shared_bias = false;  // of its projections
   bool shared_gate = false;  // the sigmoid of a product with the token weights its result
   /// A bias of the scores where experts are chosen; see BalanceOptions::bias_rate.
   bool bias = false;

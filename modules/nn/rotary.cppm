@@ -12,6 +12,7 @@ struct RotaryOptions {
   ops::RotaryScaling scaling = {};
   std::int64_t dims = 0;    // so many features of a head, the first ones, are rotated; 0: all
   bool neighbours = false;  // pairs are features 2i and 2i + 1; otherwise i and dims / 2 + i
+  bool reversed = false;    // angles are those of the positions times -1
   /// A row of more positions has a larger base: theta * (stretch * length / limit - stretch + 1) ^
   /// (dims / (dims - 2)). 0: it has not. Source: transformers' "dynamic" rotary embedding.
   double stretch = 0;
@@ -28,7 +29,8 @@ struct TokenPositions {
 };
 
 /// Heads x [B, T, H, D], rotated. Where pairs are neighbours, the rotated features come out in the
-/// order of halves: products of queries with keys that were rotated alike are the same.
+/// order of halves, and where angles are reversed, the halves are swapped: products of queries with
+/// keys that were rotated alike are the same.
 Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPositions& positions);
 
 }  // namespace tessera::nn

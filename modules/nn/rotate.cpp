@@ -32,6 +32,12 @@ Tensor halves_of_neighbours(const Tensor& x) {
   return ops::flatten(ops::contiguous(halves), 3, 4);
 }
 
+/// The first half of the features after the second one.
+Tensor swapped_halves(const Tensor& x) {
+  const std::int64_t half = x.size(3) / 2;
+  return ops::cat(Tensors{ops::narrow(x, 3, half, half), ops::narrow(x, 3, 0, half)}, 3);
+}
+
 }  // namespace
 
 void RotaryOptions::check(std::int64_t head_dim) const {
@@ -53,6 +59,8 @@ Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPosition
   const double theta = theta_of(options, dims, positions.before + x.size(1));
   Tensor turned = dims < width ? ops::narrow(x, 3, 0, dims) : x;  // (B, T, H, R)
   turned = options.neighbours ? halves_of_neighbours(turned) : turned;
+  // To rotate (a, b) backwards is to rotate (b, a) forwards.
+  turned = options.reversed ? swapped_halves(turned) : turned;
   turned = positions.given ? ops::rotary(turned, positions.given, theta, options.scaling)
                            : ops::rotary(turned, theta, positions.before, options.scaling);
   return dims < width ? ops::cat(Tensors{turned, ops::narrow(x, 3, dims, width - dims)}, 3)

@@ -71,6 +71,13 @@ const std::vector<Split> kFamilies = {
     {"olmoe", "", kExperts, ""},
     {"glm4_moe", "{gate,up}_proj", kExperts + kHeadNorms},
     {"minimax_m2", "", kExperts, ""},
+    {"nanochat", "up_proj"},
+    {"apertus", "up_proj", kHeadNorms},
+    {"olmo3", "{gate,up}_proj", "", ""},
+    {"ernie4_5_moe", "{gate,up}_proj", kExperts},
+    {"minicpm3", "{gate,up}_proj", "", "{q,kv}_b_proj"},
+    {"glm4_moe_lite", "{gate,up}_proj", kExperts, "{q,kv}_b_proj"},
+    {"deepseek_v2", "{gate,up}_proj", kExperts, "{q,kv}_b_proj"},
     {"deepseek_v2_no_rank", "{gate,up}_proj", kExperts, "{q_proj,kv_b_proj}"},
     {"deepseek_v3", "{gate,up}_proj", kExperts, "{q,kv}_b_proj"}};
 

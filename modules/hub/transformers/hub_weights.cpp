@@ -26,14 +26,42 @@ using models::HubTensor;
 /// The dim of the folder's tensor along which parts follow each other.
 int parts_dim(const HubTensor& entry) { return entry.transposed ? 1 : entry.dim; }
 
-/// The shape of the other side: of a parameter's matrix, the folder's, and back.
+/// The dims after the first one.
+Dims without_first(const Dims& dims) {
+  Dims rest;
+  for (int d = 1; d < dims.size(); ++d) {
+    rest.push_back(dims[d]);
+  }
+  return rest;
+}
+
+Dims with_first(std::int64_t first, const Dims& rest) {
+  Dims dims{first};
+  for (const std::int64_t d : rest) {
+    dims.push_back(d);
+  }
+  return dims;
+}
+
 Dims turned(const Dims& shape, const HubTensor& entry) {
   return entry.transposed ? Dims{shape[1], shape[0]} : shape;
 }
 
+/// A part of a parameter, in the folder's tensor.
+LocalPart stored_part(const LocalPart& own, const HubTensor& entry) {
+  return entry.row ? LocalPart{with_first(0, own.offset), with_first(1, own.shape)}
+                   : LocalPart{turned(own.offset, entry), turned(own.shape, entry)};
+}
+
+/// A part of a folder's tensor, in the parameter; also the shape of all of it.
+Dims own_dims(const Dims& stored, const HubTensor& entry) {
+  return entry.row ? without_first(stored) : turned(stored, entry);
+}
+
 /// Whether the tensor has the form that the entry is made for.
 bool fits(const Dims& stored, const HubTensor& entry) {
-  return stored.size() > parts_dim(entry) && (!entry.transposed || stored.size() == 2) &&
+  return (!entry.row || (stored.size() == 2 && stored[0] == 1)) &&
+         stored.size() > parts_dim(entry) && (!entry.transposed || stored.size() == 2) &&
          stored[parts_dim(entry)] % (entry.parts * entry.groups) == 0;
 }
 
@@ -79,23 +107,6 @@ std::size_t numbered_in(const std::map<std::string, std::string>& stored, const 
   return count;
 }
 
-/// The dims after the first one.
-Dims without_first(const Dims& dims) {
-  Dims rest;
-  for (int d = 1; d < dims.size(); ++d) {
-    rest.push_back(dims[d]);
-  }
-  return rest;
-}
-
-Dims with_first(std::int64_t first, const Dims& rest) {
-  Dims dims{first};
-  for (const std::int64_t d : rest) {
-    dims.push_back(d);
-  }
-  return dims;
-}
-
 /// The folder's tensors: from the name that transformers gives them to the one that they have.
 std::map<std::string, std::string> names_in(const TensorSource& folder,
                                             const models::ModelFamily& family) {
@@ -132,7 +143,7 @@ HubWeights::HubWeights(const TensorSource& folder, const models::ModelFamily& fa
     }
     TensorInfo info = folder.info(found->second);
     info.shape[parts_dim(entry)] = info.shape[parts_dim(entry)] / entry.parts * entry.parts_taken;
-    info.shape = turned(info.shape, entry);
+    info.shape = own_dims(info.shape, entry);
     entry.tensor = found->second;
     used.insert(entry.tensor);
     tensors_.emplace(entry.parameter, info);
@@ -186,9 +197,15 @@ void HubWeights::copy_box(const std::string& name, const LocalPart& box, const T
     return;
   }
   const HubTensor& entry = entries_.at(name);
+  if (box.shape.empty()) {  // a scalar has no parts
+    folder_.read(entry.tensor, box, into);
+    return;
+  }
   const int dim = parts_dim(entry);
-  const LocalPart outside{turned(box.offset, entry), turned(box.shape, entry)};
-  const Tensor target = entry.transposed ? ops::transpose(into, 0, 1) : into;
+  const LocalPart outside = stored_part(box, entry);
+  const Tensor target = entry.transposed ? ops::transpose(into, 0, 1)
+                        : entry.row      ? ops::unsqueeze(into, 0)
+                                         : into;
   for (const PartRun& run : runs_of(entry, folder_.info(entry.tensor).shape[dim])) {
     const std::int64_t begin = std::max(outside.offset[dim], run.own);
     const std::int64_t end =
@@ -228,9 +245,11 @@ HubExport::HubExport(const TensorSource& model, const std::string& prefix,
     if (entry.stacked) {
       continue;
     }
-    TensorInfo stored{info.dtype, turned(info.shape, entry)};
-    stored.shape[parts_dim(entry)] =
-        stored.shape[parts_dim(entry)] / entry.parts_taken * entry.parts;
+    TensorInfo stored{info.dtype, stored_part({info.shape, info.shape}, entry).shape};
+    if (!stored.shape.empty()) {
+      stored.shape[parts_dim(entry)] =
+          stored.shape[parts_dim(entry)] / entry.parts_taken * entry.parts;
+    }
     tensors_.emplace(entry.tensor, stored);
     parts_[entry.tensor].push_back(entry);
   }
@@ -240,7 +259,7 @@ void check_takes_adapters(const models::ModelFamily& family, const models::Model
                           std::span<const std::string> layers, const std::string& where) {
   std::set<std::string> other;
   for (const HubTensor& entry : family.tensors(sizes)) {
-    if (entry.tensor != entry.parameter || entry.transposed || entry.parts > 1) {
+    if (entry.tensor != entry.parameter || entry.transposed || entry.parts > 1 || entry.row) {
       other.insert(entry.parameter);
     }
   }
@@ -265,6 +284,10 @@ void HubExport::copy_box(const std::string& name, const LocalPart& box, const Te
   }
   const Dims& shape = info(name).shape;
   for (const HubTensor& entry : parts_.at(name)) {
+    if (box.shape.empty()) {  // a scalar has no parts
+      model_.read(entry.parameter, box, into);
+      return;
+    }
     const int dim = parts_dim(entry);
     for (const PartRun& run : runs_of(entry, shape[dim])) {
       const std::int64_t begin = std::max(box.offset[dim], run.stored);
@@ -276,8 +299,10 @@ void HubExport::copy_box(const std::string& name, const LocalPart& box, const Te
       inside.offset[dim] = run.own + begin - run.stored;
       inside.shape[dim] = end - begin;
       const Tensor part = ops::narrow(into, dim, begin - box.offset[dim], end - begin);
-      model_.read(entry.parameter, {turned(inside.offset, entry), turned(inside.shape, entry)},
-                  entry.transposed ? ops::transpose(part, 0, 1) : part);
+      model_.read(entry.parameter, {own_dims(inside.offset, entry), own_dims(inside.shape, entry)},
+                  entry.transposed ? ops::transpose(part, 0, 1)
+                  : entry.row      ? ops::select(part, 0, 0)
+                                   : part);
     }
   }
 }
