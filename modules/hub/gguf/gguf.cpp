@@ -26,6 +26,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 import tessera.checkpoint;
+import tessera.exported;
 
 namespace tessera::hub {
 namespace {
@@ -705,6 +706,9 @@ OpenedTensors open_hub_tensors(const std::string& path) {
   const std::string named = gguf_file(path);
   OpenedTensors opened = open_tensors(named.empty() ? path : named);
   if (named.empty()) {
+    if (exported::is_program(path)) {
+      opened.source = exported::program_weights(std::move(opened.source));
+    }
     return opened;
   }
   const Json config = parse_json(gguf_config(*opened.source));
