@@ -303,6 +303,19 @@ double HubConfig::positive(const std::string& key, double otherwise) {
   return state_->positive(state_->json, key, otherwise);
 }
 
+double HubConfig::rate(const std::string& key, double otherwise) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return otherwise;
+  }
+  const Json& value = state_->json[key];
+  if (!value.is_number() || !(value.get<double>() >= 0) || !(value.get<double>() < 1)) {
+    problem(fmt::format("{}: expected a number from 0 to below 1, got {}", key, json_shown(value)));
+    return otherwise;
+  }
+  return value.get<double>();
+}
+
 bool HubConfig::flag(const std::string& key, bool otherwise) {
   state_->read.insert(key);
   if (!present(state_->json, key)) {
@@ -476,12 +489,7 @@ void HubConfig::check_common(const std::string& architecture) {
   only("is_causal", "true", "a token attends to earlier tokens only");
   only("is_encoder_decoder", "false", "the model is a decoder");
   only("add_cross_attention", "false", "the model is a decoder");
-  only("pruned_heads", "{}", "all heads are computed");
-  only("per_layer_config", "{}", "all layers have the same sizes");
-  only("quantization_config", "null", "weights are floating numbers");
-  only("compression_config", "null", "weights are floating numbers");
-  only("configuration_files", "null", "transformers reads another file in the place of this one");
-  only("transformers_weights", "\"model.safetensors\"", "transformers reads the weights there");
+  check_folder();
   only("loss_type", "\"ForCausalLM\"", "the loss is the cross entropy of the next token");
   if (present(json, "architectures")) {
     // The class in a folder that names several classes, or none, or another one. Early writers
@@ -494,6 +502,16 @@ void HubConfig::check_common(const std::string& architecture) {
                      "another model, or another head on it");
     }
   }
+}
+
+void HubConfig::check_folder() {
+  const Json& json = state_->json;
+  only("pruned_heads", "{}", "all heads are computed");
+  only("per_layer_config", "{}", "all layers have the same sizes");
+  only("quantization_config", "null", "weights are floating numbers");
+  only("compression_config", "null", "weights are floating numbers");
+  only("configuration_files", "null", "transformers reads another file in the place of this one");
+  only("transformers_weights", "\"model.safetensors\"", "transformers reads the weights there");
   if (!present(json, "auto_map") || !json["auto_map"].is_object()) {
     return;
   }
@@ -504,6 +522,55 @@ void HubConfig::check_common(const std::string& architecture) {
       return;
     }
   }
+}
+
+std::string HubConfig::architecture() {
+  state_->read.insert("architectures");
+  if (!present(state_->json, "architectures") || state_->json["architectures"].empty()) {
+    return "";
+  }
+  const Json& classes = state_->json["architectures"];
+  if (!classes.is_array() || classes.size() != 1 || !classes.front().is_string()) {
+    problem(
+        fmt::format("architectures: expected a list of one class, got {}", json_shown(classes)));
+    return "";
+  }
+  return classes.front().get<std::string>();
+}
+
+std::vector<std::string> HubConfig::labels() {
+  constexpr std::int64_t most = 100000;
+  state_->read.insert("label2id");  // follows from id2label
+  std::int64_t count = size("num_labels", most, 2);
+  state_->read.insert("id2label");
+  const Json& json = state_->json;
+  std::vector<std::string> names;
+  if (!present(json, "id2label")) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      names.push_back(fmt::format("LABEL_{}", i));
+    }
+    return names;
+  }
+  const Json& given = json["id2label"];
+  count = given.is_object() ? static_cast<std::int64_t>(given.size()) : 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto found = given.find(fmt::format("{}", i));
+    if (found == given.end() || !found->is_string()) {
+      count = 0;
+      break;
+    }
+    names.push_back(found->get<std::string>());
+  }
+  if (count == 0 || count > most) {
+    problem(fmt::format("id2label: expected a name for each number from 0 on, got {}",
+                        json_shown(given)));
+    return {"LABEL_0", "LABEL_1"};
+  }
+  if (present(json, "num_labels") && json["num_labels"] != count) {
+    problem(fmt::format("num_labels is {}, but id2label has {}; remove num_labels",
+                        json_shown(json["num_labels"]), count));
+  }
+  return names;
 }
 
 void HubConfig::throw_if_any() const { state_->throw_if_any(); }

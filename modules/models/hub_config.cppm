@@ -53,6 +53,8 @@ class HubConfig {
   std::int64_t integer(const std::string& key, double low, std::int64_t high,
                        std::int64_t otherwise);
   double positive(const std::string& key, double otherwise);
+  /// Reads a number from 0 to below 1.
+  double rate(const std::string& key, double otherwise);
   bool flag(const std::string& key, bool otherwise);
   /// Reads a text, or "true" or "false" of one of these; `otherwise` where it is absent.
   std::string text(const std::string& key, const std::string& otherwise);
@@ -86,8 +88,15 @@ class HubConfig {
   bool sound() const;
 
   // For who reads the whole file; a family only reads its own keys.
-  /// Checks the keys of all families: the class, the tasks of the weights, quantization.
+  /// Checks the keys of all decoders: the class, the tasks of the weights, and those below.
   void check_common(const std::string& architecture);
+  /// Checks the keys of all models: quantization, pruned heads, code and files of the folder's own.
+  void check_folder();
+  /// The class that the folder names; "" where it names none. Several are a problem.
+  std::string architecture();
+  /// The names of what a classifier tells apart: those of id2label by their numbers, or "LABEL_0"
+  /// and so on, num_labels of them, or two.
+  std::vector<std::string> labels();
   /// Error (input) that lists the problems, if there are any.
   void throw_if_any() const;
   const std::vector<std::string>& problems() const;

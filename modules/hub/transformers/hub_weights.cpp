@@ -108,18 +108,19 @@ std::size_t numbered_in(const std::map<std::string, std::string>& stored, const 
 }
 
 /// The folder's tensors: from the name that transformers gives them to the one that they have.
-std::map<std::string, std::string> names_in(const TensorSource& folder,
-                                            const models::ModelFamily& family) {
-  const std::vector<std::string> ignored = family.ignored_tensors();
-  const std::string prefix = family.base_prefix();
+std::map<std::string, std::string> names_in(const TensorSource& folder, const HubNames& known) {
+  const auto begins = [](const std::string& name) {
+    return [&name](const std::string& prefix) { return name.starts_with(prefix); };
+  };
   std::map<std::string, std::string> names;
   for (const auto& [name, info] : folder.tensors()) {
     const bool is_ignored = std::ranges::any_of(
-        ignored, [&](const std::string& pattern) { return matches_pattern(name, pattern); });
+        known.ignored, [&](const std::string& pattern) { return matches_pattern(name, pattern); });
     if (!is_ignored) {
       // A base model's names lack the prefix, and it has no head.
-      const bool whole = name.starts_with(prefix) || name.starts_with("lm_head.");
-      names.emplace(whole ? name : prefix + name, name);
+      const bool whole =
+          name.starts_with(known.prefix) || std::ranges::any_of(known.without_prefix, begins(name));
+      names.emplace(whole ? name : known.prefix + name, name);
     }
   }
   return names;
@@ -127,12 +128,17 @@ std::map<std::string, std::string> names_in(const TensorSource& folder,
 
 }  // namespace
 
-HubWeights::HubWeights(const TensorSource& folder, const models::ModelFamily& family,
-                       const models::ModelSizes& sizes)
+HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes) {
+  return {.tensors = family.tensors(sizes),
+          .prefix = family.base_prefix(),
+          .ignored = family.ignored_tensors()};
+}
+
+HubWeights::HubWeights(const TensorSource& folder, const HubNames& names)
     : TensorSource(folder.path()), folder_(folder) {
-  const std::map<std::string, std::string> stored = names_in(folder, family);
+  const std::map<std::string, std::string> stored = names_in(folder, names);
   std::set<std::string> used;
-  for (HubTensor entry : family.tensors(sizes)) {
+  for (HubTensor entry : names.tensors) {
     if (entry.stacked) {
       stack(entry, stored, used);
       continue;
@@ -221,11 +227,10 @@ void HubWeights::copy_box(const std::string& name, const LocalPart& box, const T
   }
 }
 
-HubExport::HubExport(const TensorSource& model, const std::string& prefix,
-                     const models::ModelFamily& family, const models::ModelSizes& sizes)
+HubExport::HubExport(const TensorSource& model, const std::string& prefix, const HubNames& names)
     : TensorSource(model.path()), model_(model) {
   std::map<std::string, HubTensor> renamed;
-  for (const HubTensor& entry : family.tensors(sizes)) {
+  for (const HubTensor& entry : names.tensors) {
     renamed.emplace(entry.parameter, entry);
   }
   for (const auto& [name, info] : model.tensors()) {

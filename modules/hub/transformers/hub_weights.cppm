@@ -12,13 +12,25 @@ import tessera.checkpoint;
 
 export namespace tessera::hub {
 
+/// What a folder calls the parameters of a model.
+struct HubNames {
+  std::vector<models::HubTensor> tensors = {};  // parameters with another name or form
+  /// What names of a base model's folder lack, and the beginnings of names that never have it.
+  std::string prefix = {};
+  std::vector<std::string> without_prefix = {"lm_head."};
+  std::vector<std::string> ignored = {};  // patterns of tensors that are not parameters
+};
+HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes);
+
 /// A folder's tensors as the model's parameters. Tensors that the family does not rename keep their
 /// names; those that it ignores are not there.
 class HubWeights : public TensorSource {
  public:
   /// The source must outlive this.
+  HubWeights(const TensorSource& folder, const HubNames& names);
   HubWeights(const TensorSource& folder, const models::ModelFamily& family,
-             const models::ModelSizes& sizes);
+             const models::ModelSizes& sizes)
+      : HubWeights(folder, names_of(family, sizes)) {}
   std::uint64_t bytes_read() const override;
 
  private:
@@ -38,8 +50,10 @@ class HubWeights : public TensorSource {
 class HubExport : public TensorSource {
  public:
   /// The source must outlive this.
+  HubExport(const TensorSource& model, const std::string& prefix, const HubNames& names);
   HubExport(const TensorSource& model, const std::string& prefix, const models::ModelFamily& family,
-            const models::ModelSizes& sizes);
+            const models::ModelSizes& sizes)
+      : HubExport(model, prefix, names_of(family, sizes)) {}
   std::uint64_t bytes_read() const override;
 
  private:
