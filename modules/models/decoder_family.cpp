@@ -189,11 +189,15 @@ nn::DecoderShape DecoderFamily::shape_of(const ModelSizes& sizes) const {
   if (traits_.partial_rope) {
     shape.rotary_share = values.number("rotary_share");
   }
-  if (traits_.layer_types) {
+  if (lists_layers()) {
     shape.global_layers = values.integers("global_layers");
   }
   if (traits_.rope_by_layers) {
     shape.local_rope_theta = values.number("local_rope_theta");
+  }
+  if (traits_.rope_growth) {
+    shape.growth.queries = {.scale = values.number("query_growth"),
+                            .period = values.integer("query_growth_period")};
   }
   if (has_key("latent_rank")) {
     shape.attention_scale = values.number("attention_scale");
@@ -233,13 +237,21 @@ std::vector<ModelKey> DecoderFamily::keys() const {
                    "The part of a head that is rotated: its first features.",
                    {.low = 0, .high = 1, .low_open = true}});
   }
-  if (traits_.layer_types) {
+  if (lists_layers()) {
     all.push_back({"global_layers", std::vector<std::int64_t>(),
                    "Further layers without a window, from 0.", from(0, most)});
   }
   if (traits_.rope_by_layers) {
     all.push_back({"local_rope_theta", initial.local_rope_theta,
                    "The base of the rotary embedding in layers with a window.", positive});
+  }
+  if (traits_.rope_growth) {
+    all.push_back({"query_growth", 0.0,
+                   "Queries are multiplied by 1 + this * ln(1 + periods before them). 0: they are "
+                   "not.",
+                   from(0, 1e6)});
+    all.push_back({"query_growth_period", size(1), "Positions of such a period.",
+                   from(1, static_cast<double>(most_positions))});
   }
   if (has_key("latent_rank")) {
     all.push_back(
@@ -313,7 +325,7 @@ double attention_parameters(const nn::DecoderShape& shape) {
   const double keys = number(shape.kv_heads) * number(shape.head_dim);
   double all = dim * ((shape.attention_gate ? 3 : 2) * queries + 2 * keys);
   all += shape.bias ? (shape.attention_gate ? 2 : 1) * queries + 2 * keys : 0;
-  all += shape.output_bias ? dim : 0;
+  all += (shape.output_bias ? dim : 0) + (shape.sinks ? heads : 0);
   if (!shape.head_norm_weight || shape.query_key_norm == nn::HeadNorm::none) {
     return all;
   }
@@ -325,6 +337,13 @@ double attention_parameters(const nn::DecoderShape& shape) {
 double norms_of_block(const nn::DecoderShape& shape) {
   const double of_inputs = shape.parallel_block && !shape.parallel_norms ? 1 : 2;
   return (shape.norm_inputs ? of_inputs : 0) + (shape.norm_results ? 2 : 0);
+}
+
+double biases_of_experts(const nn::DecoderShape& shape) {
+  const double of_each =
+      (shape.expert_form.bias ? 2 * number(shape.expert_extent()) + number(shape.dim) : 0) +
+      (shape.expert_form.logit_bias ? 1 : 0);
+  return number(shape.experts) * of_each;
 }
 
 }  // namespace
@@ -343,7 +362,8 @@ double DecoderFamily::parameters(const ModelSizes& sizes) const {
   const double shared = number(shape.shared_extent());
   const double mixture = number(shape.experts) * dim * (3 * number(shape.expert_extent()) + 1) +
                          3 * dim * shared + (shape.ffn_bias && shared > 0 ? 2 * shared + dim : 0) +
-                         (shape.shared_expert_gate && shared > 0 ? dim : 0);
+                         (shape.shared_expert_gate && shared > 0 ? dim : 0) +
+                         biases_of_experts(shape);
   return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) +
          (shape.head_bias ? number(shape.vocab) : 0) + number(shape.layers) * layer +
          (number(shape.layers) - sparse) * dense + sparse * mixture + norm;

@@ -42,6 +42,7 @@ enum class HubForm {
   plain,
   counts,  // an integer of the range, of which none is null; otherwise 0 is null there
   zeros,   // a list with a number for each layer; the property has the layers whose number is 0
+  others,  // a list of layers; the property has all others
   marks,   // a list with a text for each layer; see DecoderProperty::marks
   words    // a text, true or false, for which DecoderProperty::words has the property's
 };
@@ -64,8 +65,8 @@ struct DecoderProperty {
   std::vector<std::pair<std::string, std::string>> words = {};
   /// With HubForm::marks: the text of the layers that the property has, and that of all others.
   std::pair<std::string, std::string> marks = {};
-  /// With HubForm::zeros: the key of a property N, each so many-th layer, that has no effect where
-  /// config.json has the list. An export's list has the layers of both.
+  /// With HubForm::zeros and others: the key of a property N, each so many-th layer, that is its
+  /// smallest value where config.json has the list. An export's list has the layers of both.
   std::string replaces = "";
 };
 
@@ -91,6 +92,13 @@ struct HubExperts {
   // All experts in one tensor: the gates before the other half of the first projection.
   std::string gate_up = "mlp.experts.gate_up_proj";
   std::string all_down = "mlp.experts.down_proj";
+  // With biases: of the router's logits, and of all experts.
+  std::string logit_bias = "mlp.gate.bias";
+  std::string gate_up_bias = "mlp.experts.gate_up_proj_bias";
+  std::string down_bias = "mlp.experts.down_proj_bias";
+  bool transposed = false;   // tensors of all experts are [experts, in, out]
+  bool alternating = false;  // rows of gates and of the other half take turns
+  bool packed = false;       // a folder may have them in MXFP4 (hub::HubWeights)
 };
 
 /// Modules of a layer that a folder has as one, whose parts follow one another along dim 0.
@@ -113,6 +121,7 @@ struct DecoderTraits {
   bool partial_rope = false;  // rope_parameters says which part of a head is rotated
   bool rope_keys = true;      // config.json has keys of the rotary embedding
   bool rope_alpha = false;    // see HubRope::alpha
+  bool rope_growth = false;   // see HubRope::growth
   /// rope_parameters has the bases of layers with a window and of others apart.
   bool rope_by_layers = false;
   /// Which layers have a window is written as layer_types.
@@ -137,6 +146,8 @@ struct DecoderTraits {
     std::int64_t kv_heads = 0;  // 0: as many as heads
     double ffn_per_dim = 0;     // ffn_dim is so many times dim; 0: the key must be there
     double rope_theta = 10000;
+    std::string rope = "";          // rope_parameters, JSON
+    std::int64_t global_every = 0;  // each so many-th layer is one of `global_layers`; 0: none is
     double rotary_share = 1;
     double norm_eps = 1e-6;
     bool tie_embeddings = false;
@@ -160,6 +171,7 @@ class DecoderFamily : public ModelFamily {
   std::vector<HubKey> write(const ModelSizes& sizes) const override;
   std::vector<HubTensor> tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> ignored_tensors() const override;
+  std::vector<std::string> packed_forms() const override;
   Layers layers(const ModelSizes& sizes) const override;
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override;
 
@@ -170,10 +182,13 @@ class DecoderFamily : public ModelFamily {
   void read_properties(HubConfig& config, ModelSizes& sizes) const;
   void read_rope(HubConfig& config, ModelSizes& sizes) const;
   void check_layer_types(HubConfig& config, ModelSizes& sizes) const;
+  void read_global_layers(HubConfig& config, ModelSizes& sizes) const;
   void read_sizes(HubConfig& config, ModelSizes& sizes) const;
   /// The key of config.json for a key of [model]; `otherwise` where the family has no such key.
   std::string hub_key(std::string_view key, const std::string& otherwise) const;
   bool has_key(std::string_view key) const;  // of [model], by a property
+  /// Whether a key lists the layers without a window, and no property does.
+  bool lists_layers() const { return traits_.layer_types && !has_key("global_layers"); }
   /// The key of config.json for a size that all decoders have; empty: there is none.
   std::string hub_size(const std::string& key) const;
   std::vector<HubKey> written_sizes(const ModelSizes& sizes) const;

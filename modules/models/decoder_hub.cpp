@@ -30,6 +30,7 @@ namespace {
 
 constexpr std::string_view full = "full_attention";
 constexpr std::string_view sliding = "sliding_attention";
+constexpr std::string_view chunked = "chunked_attention";
 constexpr std::string_view layers_prefix = "model.layers.*";
 
 using Kind = ops::RotaryScaling::Kind;
@@ -118,6 +119,22 @@ std::string read_word(HubConfig& config, const DecoderProperty& property) {
   return absent;
 }
 
+/// The layers, from 0, that are not in the list; those of the property's default without one.
+std::vector<std::int64_t> layers_beside(HubConfig& config, const DecoderProperty& property,
+                                        std::int64_t layers) {
+  const std::vector<std::int64_t> listed = config.numbers(property.hub, layers - 1);
+  if (!config.has(property.hub)) {
+    return std::get<std::vector<std::int64_t>>(property.absent);
+  }
+  std::vector<std::int64_t> others;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    if (std::ranges::find(listed, layer) == listed.end()) {
+      others.push_back(layer);
+    }
+  }
+  return others;
+}
+
 /// The layers, from 0, whose number in the list is 0.
 std::vector<std::int64_t> zeros_of(HubConfig& config, const DecoderProperty& property,
                                    std::int64_t layers) {
@@ -159,6 +176,11 @@ std::vector<std::int64_t> marked_layers(HubConfig& config, const DecoderProperty
   return marked;
 }
 
+/// The word of layer_types for a layer.
+std::string_view type_of(const nn::DecoderShape& shape, std::int64_t layer) {
+  return shape.has_window(layer) ? sliding : shape.has_chunks(layer) ? chunked : full;
+}
+
 /// A list of words without quotes in them as JSON.
 std::string json_list(const std::vector<std::string>& words) {
   std::string json;
@@ -192,10 +214,25 @@ void add_experts(std::vector<HubTensor>& all, const std::string& layer, const st
                      .tensor = stored + names.shared + shared});
     }
   }
-  const std::string both = stored + names.gate_up;
-  all.push_back({.parameter = own + "gate_proj", .tensor = both, .part = 0, .parts = 2, .dim = 1});
-  all.push_back({.parameter = own + "up_proj", .tensor = both, .part = 1, .parts = 2, .dim = 1});
-  all.push_back({.parameter = own + "down_proj", .tensor = stored + names.all_down});
+  all.push_back({.parameter = layer + "mlp.gate.bias", .tensor = stored + names.logit_bias});
+  for (const auto& [matrix, part] : {std::pair{"gate_proj", 0}, {"up_proj", 1}}) {
+    HubTensor half{.parameter = own + matrix,
+                   .tensor = stored + names.gate_up,
+                   .transposed = names.transposed,
+                   .part = part,
+                   .parts = 2,
+                   .dim = 1,
+                   .alternating = names.alternating};
+    all.push_back(half);
+    half.parameter += "_bias";
+    half.tensor = stored + names.gate_up_bias;
+    half.transposed = false;
+    all.push_back(half);
+  }
+  all.push_back({.parameter = own + "down_proj",
+                 .tensor = stored + names.all_down,
+                 .transposed = names.transposed});
+  all.push_back({.parameter = own + "down_proj_bias", .tensor = stored + names.down_bias});
 }
 
 /// `own`: the layer's name in the model; `stored`: in the folder.
@@ -341,6 +378,7 @@ ModelSizes DecoderFamily::read(HubConfig& config) const {
   read_sizes(config, sizes);
   read_properties(config, sizes);
   read_rope(config, sizes);
+  read_global_layers(config, sizes);
   check_layer_types(config, sizes);
   if (config.sound()) {
     for (const ValueConflict& misfit : misfits_of(shape_of(sizes))) {
@@ -374,8 +412,15 @@ void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
   HubRope rope = config.rope(
       kinds, other_key("rope_theta", traits_.absent.rope_theta),
       traits_.shape.local_rope_theta > 0 || traits_.rope_by_layers ? std::string(full) : "",
-      {.share = traits_.partial_rope, .alpha = traits_.rope_alpha});
+      {.share = traits_.partial_rope,
+       .alpha = traits_.rope_alpha,
+       .growth = traits_.rope_growth,
+       .absent = traits_.absent.rope});
   sizes.values.set("rope_theta", rope.theta);
+  if (traits_.rope_growth) {
+    sizes.values.set("query_growth", rope.growth);
+    sizes.values.set("query_growth_period", static_cast<std::int64_t>(rope.growth_period));
+  }
   if (has_key("latent_rank")) {
     const auto head = static_cast<double>(sizes.values.integer("plain_dim") +
                                           sizes.values.integer("rotated_dim"));
@@ -427,6 +472,12 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
       sizes.values.set(property.key, read_word(config, property));
     } else if (property.form == HubForm::zeros) {
       sizes.values.set(property.key, zeros_of(config, property, sizes.values.integer("layers")));
+      if (!property.replaces.empty() && !config.numbers(property.hub, 1).empty()) {
+        replaced.push_back(property.replaces);
+      }
+    } else if (property.form == HubForm::others) {
+      sizes.values.set(property.key,
+                       layers_beside(config, property, sizes.values.integer("layers")));
       if (!property.replaces.empty() && config.has(property.hub)) {
         replaced.push_back(property.replaces);
       }
@@ -441,12 +492,30 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
     }
   }
   for (const std::string& key : replaced) {
-    sizes.values.set(key, std::int64_t{0});
+    const auto found = std::ranges::find(traits_.properties, key, &DecoderProperty::key);
+    const double least = found == traits_.properties.end() ? 0 : found->range.low.value_or(0);
+    sizes.values.set(key, static_cast<std::int64_t>(least));
   }
 }
 
+void DecoderFamily::read_global_layers(HubConfig& config, ModelSizes& sizes) const {
+  if (!has_key("global_layers") || config.has("layer_types")) {
+    return;
+  }
+  const nn::DecoderShape shape = shape_of(sizes);
+  const std::int64_t every = traits_.absent.global_every;
+  std::vector<std::int64_t> global;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    // Chunks go with rotation.
+    if (has_key("chunk") ? !shape.is_rotated(layer) : every > 0 && (layer + 1) % every == 0) {
+      global.push_back(layer);
+    }
+  }
+  sizes.values.set("global_layers", global);
+}
+
 void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) const {
-  if (traits_.layer_types) {
+  if (lists_layers()) {
     sizes.values.set("global_layers", std::vector<std::int64_t>());
   }
   const std::vector<std::string> types = config.texts("layer_types");
@@ -466,10 +535,10 @@ void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) cons
     return;
   }
   const auto misfit = [&](std::int64_t layer) {
-    return types[static_cast<std::size_t>(layer)] != (shape.has_window(layer) ? sliding : full);
+    return types[static_cast<std::size_t>(layer)] != type_of(shape, layer);
   };
   const auto layers = std::views::iota(std::int64_t{0}, shape.layers);
-  if (traits_.layer_types && shape.window > 0 && std::ranges::any_of(layers, misfit)) {
+  if (lists_layers() && shape.window > 0 && std::ranges::any_of(layers, misfit)) {
     // Not each so many-th layer: those without a window are listed.
     shape.global_every = 0;
     shape.global_layers.clear();
@@ -485,8 +554,7 @@ void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) cons
   }
   if (const auto wrong = std::ranges::find_if(layers, misfit); wrong != layers.end()) {
     config.problem(fmt::format("layer_types {} is not supported: layer {} must have \"{}\"",
-                               shown(json_list(types), 60), *wrong,
-                               shape.has_window(*wrong) ? sliding : full));
+                               shown(json_list(types), 60), *wrong, type_of(shape, *wrong)));
   }
 }
 
@@ -534,6 +602,13 @@ void DecoderFamily::write_rope(const nn::DecoderShape& shape, std::vector<HubKey
                            HubKey("", (by - 1) / (0.1 * std::log(shape.rope_scaling.factor))).json,
                            HubKey("", shape.rope_scaling.amplitude).json);
   }
+  if (traits_.rope_growth) {
+    const nn::QueryGrowth& growth = shape.growth.queries;
+    scaling += fmt::format(R"(, "llama_4_scaling_beta": {})", HubKey("", growth.scale).json);
+    if (shape.rope_scaling.kind != Kind::llama3 && shape.rope_scaling.kind != Kind::yarn) {
+      scaling += fmt::format(R"(, "original_max_position_embeddings": {})", growth.period);
+    }
+  }
   const std::string rope = rope_json(shape.rope_theta, scaling, share);
   // transformers 4 reads rope_theta and rope_scaling, transformers 5 rope_parameters.
   all.emplace_back("rope_theta", shape.rope_theta);
@@ -555,6 +630,10 @@ void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey
       all.emplace_back(property.hub, values.flag(property.key));
     } else if (std::holds_alternative<std::int64_t>(property.initial)) {
       const std::int64_t value = values.integer(property.key);
+      if (value == 0 && std::ranges::find(traits_.properties, property.key,
+                                          &DecoderProperty::replaces) != traits_.properties.end()) {
+        continue;  // transformers computes with it even where there is a list
+      }
       all.push_back(value == 0 && property.form != HubForm::counts
                         ? HubKey::raw(property.hub, "null")
                         : HubKey(property.hub, value));
@@ -578,6 +657,16 @@ void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey
         marks.push_back(zero ? 0 : 1);
       }
       all.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(marks, ", "))));
+    } else if (property.form == HubForm::others) {
+      const std::vector<std::int64_t>& others = values.integers(property.key);
+      std::vector<std::int64_t> listed;
+      const std::int64_t every = property.replaces.empty() ? 1 : values.integer(property.replaces);
+      for (std::int64_t layer = 0; layer < values.integer("layers"); ++layer) {
+        if ((layer + 1) % every == 0 && std::ranges::find(others, layer) == others.end()) {
+          listed.push_back(layer);
+        }
+      }
+      all.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(listed, ", "))));
     } else if (property.form == HubForm::marks) {
       std::vector<std::string> marks(static_cast<std::size_t>(values.integer("layers")),
                                      property.marks.second);
@@ -610,10 +699,10 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
       all.push_back(HubKey::raw(fixed.key, fixed.json));
     }
   }
-  if (traits_.layer_types) {
+  if (lists_layers()) {
     std::vector<std::string> types;
     for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-      types.emplace_back(shape.has_window(layer) ? sliding : full);
+      types.emplace_back(type_of(shape, layer));
     }
     all.push_back(HubKey::raw("layer_types", json_list(types)));
   }
@@ -662,6 +751,11 @@ std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
 }
 
 std::vector<std::string> DecoderFamily::ignored_tensors() const { return traits_.ignored_tensors; }
+
+std::vector<std::string> DecoderFamily::packed_forms() const {
+  return traits_.experts && traits_.experts->packed ? std::vector<std::string>{"mxfp4"}
+                                                    : std::vector<std::string>{};
+}
 
 ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
   return {"model.layers.", hub_size("layers"), sizes.values.integer("layers")};

@@ -337,12 +337,13 @@ class FamilyReader {
 
   void read_defaults(DecoderTraits& traits) {
     if (const toml::table* const rope = section("rope")) {
-      check_names(*rope, "rope.", {"scaled", "partial", "keys", "alpha", "by_layers"});
+      check_names(*rope, "rope.", {"scaled", "partial", "keys", "alpha", "by_layers", "growth"});
       set(*rope, "scaled", "rope.", traits.scaled_rope);
       set(*rope, "partial", "rope.", traits.partial_rope);
       set(*rope, "keys", "rope.", traits.rope_keys);
       set(*rope, "alpha", "rope.", traits.rope_alpha);
       set(*rope, "by_layers", "rope.", traits.rope_by_layers);
+      set(*rope, "growth", "rope.", traits.rope_growth);
     }
     const toml::table* const table = section("default");
     if (table == nullptr) {
@@ -350,11 +351,18 @@ class FamilyReader {
     }
     check_names(*table, "default.",
                 {"max_positions", "head_dim", "kv_heads", "ffn_per_dim", "rope_theta",
-                 "rotary_share", "norm_eps", "tie_embeddings"});
+                 "rotary_share", "norm_eps", "tie_embeddings", "global_every", "rope"});
     DecoderTraits::HubDefaults& absent = traits.absent;
+    if (const toml::node* const rope = table->get("rope")) {
+      absent.rope = json_of(*rope);
+      if (!rope->is_table()) {
+        problem(*rope, "default.rope: expected a table, as rope_parameters has it");
+      }
+    }
     for (auto& [key, to] : {std::pair{"max_positions", &absent.max_positions},
                             {"head_dim", &absent.head_dim},
-                            {"kv_heads", &absent.kv_heads}}) {
+                            {"kv_heads", &absent.kv_heads},
+                            {"global_every", &absent.global_every}}) {
       set(*table, key, "default.", *to);
     }
     for (auto& [key, to] : {std::pair{"ffn_per_dim", &absent.ffn_per_dim},
@@ -436,7 +444,7 @@ class FamilyReader {
   std::optional<DecoderProperty> read_key(const toml::table& table) {
     check_names(table, "key.",
                 {"name", "config", "also", "sets", "initial", "absent", "doc", "low", "high",
-                 "above", "whole", "counts", "zeros", "marks", "words", "replaces"});
+                 "above", "whole", "counts", "zeros", "others", "marks", "words", "replaces"});
     DecoderProperty property;
     set(table, "name", "key.", property.key);
     set(table, "config", "key.", property.hub);
@@ -473,6 +481,9 @@ class FamilyReader {
   void read_form(const toml::table& table, DecoderProperty& property) {
     if (take<bool>(table, "zeros", "key.").value_or(false)) {
       property.form = HubForm::zeros;
+    }
+    if (take<bool>(table, "others", "key.").value_or(false)) {
+      property.form = HubForm::others;
     }
     if (take<bool>(table, "counts", "key.").value_or(false)) {
       property.form = HubForm::counts;
@@ -521,19 +532,21 @@ class FamilyReader {
       }
     }
     if (std::holds_alternative<std::string>(type) != (property.form == HubForm::words) ||
-        ((property.form == HubForm::zeros || property.form == HubForm::marks) &&
+        ((property.form == HubForm::zeros || property.form == HubForm::others ||
+          property.form == HubForm::marks) &&
          !std::holds_alternative<std::vector<std::int64_t>>(type)) ||
         (property.form == HubForm::counts && !std::holds_alternative<std::int64_t>(type))) {
       problem(table,
-              "key: `words` are for properties that are texts, `zeros` and `marks` for "
+              "key: `words` are for properties that are texts, `zeros`, `others` and `marks` for "
               "lists, `counts` for integers");
       return false;
     }
     const auto initial = read_value(*table.get("initial"), "key.initial", type);
     const toml::node* const absent = table.get("absent");
     const auto missing = absent == nullptr ? initial : read_value(*absent, "key.absent", type);
-    if (!property.replaces.empty() && property.form != HubForm::zeros) {
-      problem(table, "key: `replaces` goes with `zeros`");
+    if (!property.replaces.empty() && property.form != HubForm::zeros &&
+        property.form != HubForm::others) {
+      problem(table, "key: `replaces` goes with `zeros` and `others`");
       return false;
     }
     if (!initial || !missing || !is_word(table, "key.initial", property.members[0], *initial) ||
@@ -551,6 +564,12 @@ class FamilyReader {
     return true;
   }
 
+  static std::string json_of(const toml::node& node) {
+    std::ostringstream text;
+    text << toml::json_formatter(node);
+    return text.str();
+  }
+
   void read_fixed(DecoderTraits& traits) {
     set(root_, "ignored", "", traits.ignored_keys);
     each("fixed", [&](const toml::table& table) {
@@ -561,9 +580,7 @@ class FamilyReader {
       set(table, "written", "fixed.", fixed.written);
       fixed.json = "null";
       if (const toml::node* const value = table.get("value")) {
-        std::ostringstream text;
-        text << toml::json_formatter(*value);
-        fixed.json = text.str();
+        fixed.json = json_of(*value);
       }
       if (fixed.key.empty() || fixed.reason.empty()) {
         problem(table, "fixed: needs `config` and `reason`");
@@ -587,10 +604,19 @@ class FamilyReader {
                                                           {"shared", &experts.shared},
                                                           {"shared_gate", &experts.shared_gate},
                                                           {"gate_up", &experts.gate_up},
-                                                          {"all_down", &experts.all_down}};
+                                                          {"all_down", &experts.all_down},
+                                                          {"logit_bias", &experts.logit_bias},
+                                                          {"gate_up_bias", &experts.gate_up_bias},
+                                                          {"down_bias", &experts.down_bias}};
     std::vector<std::string> known = {"bias_row"};
     set(*table, "bias_row", "experts.", experts.bias_row);
     for (const auto& [name, to] : names) {
+      known.emplace_back(name);
+      set(*table, name, "experts.", *to);
+    }
+    for (const auto& [name, to] : {std::pair{"transposed", &experts.transposed},
+                                   {"alternating", &experts.alternating},
+                                   {"packed", &experts.packed}}) {
       known.emplace_back(name);
       set(*table, name, "experts.", *to);
     }

@@ -18,6 +18,8 @@ struct HubRope {
   double share = 0;        // partial_rotary_factor; 0: it is not given
   double alpha = 0;        // dynamic: the base is multiplied by alpha ^ (dims / (dims - 2)) instead
   double score_scale = 1;  // of attention over latent features, by mscale_all_dim
+  double growth = 0;       // llama_4_scaling_beta, and the positions of pretraining beside it
+  double growth_period = 0;
   bool operator==(const HubRope& other) const;
 };
 
@@ -25,6 +27,8 @@ struct HubRope {
 struct RopeParts {
   bool share = false;  // partial_rotary_factor
   bool alpha = false;
+  bool growth = false;      // llama_4_scaling_beta, which must be there
+  std::string absent = "";  // rope_parameters (JSON) where config.json has none
 };
 
 /// The keys of a config.json by what a family makes of them.
@@ -89,9 +93,10 @@ class HubConfig {
 
   // For who reads the whole file; a family only reads its own keys.
   /// Checks the keys of all decoders: the class, the tasks of the weights, and those below.
-  void check_common(const std::string& architecture);
+  /// `packed`: the quantizations of weights that can be read (ModelFamily::packed_forms).
+  void check_common(const std::string& architecture, std::span<const std::string> packed = {});
   /// Checks the keys of all models: quantization, pruned heads, code and files of the folder's own.
-  void check_folder();
+  void check_folder(std::span<const std::string> packed = {});
   /// The class that the folder names; "" where it names none. Several are a problem.
   std::string architecture();
   /// The names of what a classifier tells apart: those of id2label by their numbers, or "LABEL_0"

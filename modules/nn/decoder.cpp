@@ -30,13 +30,16 @@ FeedForwardOptions DecoderShape::feed_forward() const {
 MixtureOptions DecoderShape::mixture() const {
   FeedForwardOptions expert = feed_forward();
   expert.width = expert_extent();
-  expert.bias = false;
+  expert.bias = expert_form.bias;
+  expert.limits = expert_form.limits;
   return {.expert = expert,
           .experts = experts,
           .experts_per_token = experts_per_token,
           .score = router_score,
           .normalize = normalize_experts,
           .scale = expert_scale,
+          .weigh_inputs = expert_form.weigh_inputs,
+          .logit_bias = expert_form.logit_bias,
           .groups = group_score == GroupScore::none ? 1 : expert_groups,
           .groups_per_token = group_score == GroupScore::none ? 1 : groups_per_token,
           .group_score = group_score,
@@ -69,7 +72,7 @@ void DecoderShape::check() const {
   if (latent_rank > 0) {
     latent(0).check();
   } else {
-    rotary(0).check(head_extent());
+    attention(0).check();
   }
   if (experts > 0) {
     if (experts_every < 1) {
@@ -88,6 +91,10 @@ bool DecoderShape::has_experts(std::int64_t layer) const {
 bool DecoderShape::has_window(std::int64_t layer) const {
   return window > 0 && (global_every == 0 || (layer + 1) % global_every != 0) &&
          std::ranges::find(global_layers, layer) == global_layers.end();
+}
+
+bool DecoderShape::has_chunks(std::int64_t layer) const {
+  return chunk > 0 && std::ranges::find(global_layers, layer) == global_layers.end();
 }
 
 bool DecoderShape::is_rotated(std::int64_t layer) const {
@@ -128,6 +135,8 @@ AttentionOptions DecoderShape::attention(std::int64_t layer) const {
   NormOptions head_norm = norm();
   head_norm.weight = head_norm_weight;
   head_norm.bias = head_norm_bias;
+  const bool rotated = is_rotated(layer);
+  const bool grows = growth.enabled && !(growth.unrotated_only && rotated);
   const double scale = score_dim > 0 ? 1 / std::sqrt(score_dim) : 0;
   return {.dim = dim,
           .heads = heads,
@@ -136,14 +145,17 @@ AttentionOptions DecoderShape::attention(std::int64_t layer) const {
           .bias = bias,
           .output_bias = output_bias,
           .clip = qkv_clip,
-          .query_key_norm = query_key_norm,
+          .query_key_norm = norm_rotated_only && !rotated ? HeadNorm::none : query_key_norm,
           .norm = head_norm,
           .norm_after_rotation = norm_after_rotation,
+          .growth = grows ? growth.queries : QueryGrowth(),
           .rotary = rotary(layer),
           .gate = attention_gate,
           .scale = attention_scale > 0 ? attention_scale : scale,
           .window = has_window(layer) ? window : 0,
           .softcap = attention_softcap,
+          .chunk = has_chunks(layer) ? chunk : 0,
+          .sinks = sinks,
           .standard_deviation = standard_deviation,
           .dtype = dtype};
 }

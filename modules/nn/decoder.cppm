@@ -63,6 +63,16 @@ struct DecoderShape {
   std::int64_t rotated_dim = 0;
   std::int64_t value_dim = 0;  // 0: head_dim
 
+  // Attention of a few families.
+  bool sinks = false;      // see AttentionOptions
+  std::int64_t chunk = 0;  // see AttentionOptions; of layers that are not among global_layers
+  bool norm_rotated_only = false;  // layers that are not rotated do not normalize heads
+  struct Growth {
+    bool enabled = true;
+    bool unrotated_only = false;  // of layers that are not rotated
+    QueryGrowth queries = {};
+  } growth;
+
   // Blocks.
   NormOptions::Kind norm_kind = NormOptions::Kind::rms;
   bool norm_weight = true;
@@ -106,6 +116,12 @@ struct DecoderShape {
   std::vector<std::int64_t> dense_layers = {};  // but not these, from 0
   std::int64_t first_dense_layers = 0;          // nor the first ones
   std::int64_t last_expert_layer = -1;          // nor those after it; -1: the last layer
+  struct ExpertForm {
+    bool bias = false;        // of each expert's projections
+    bool logit_bias = false;  // see MixtureOptions, as the next
+    bool weigh_inputs = false;
+    GateLimits limits = {};
+  } expert_form;
 
   double dropout = 0;
   double standard_deviation = 0.02;  // of the initial weights
@@ -119,6 +135,8 @@ struct DecoderShape {
   std::int64_t rotary_extent() const;
   /// Whether a layer, from 0, has the window.
   bool has_window(std::int64_t layer) const;
+  /// Whether a layer, from 0, has chunks.
+  bool has_chunks(std::int64_t layer) const;
   /// Whether a layer, from 0, rotates queries and keys.
   bool is_rotated(std::int64_t layer) const;
   /// Whether a layer, from 0, has experts.

@@ -1,7 +1,10 @@
 // Feed-forward parts. Shapes: C features of the model, F of the layer.
 module;
+#include <fmt/format.h>
+
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,7 +18,19 @@ import tessera.ops;
 
 namespace tessera::nn {
 
-GatedMLP::GatedMLP(const FeedForwardOptions& options) : activation_(options.activation) {
+void GateLimits::check() const {
+  for (const double value : {most, slope}) {
+    if (!(value >= 0) || !std::isfinite(value)) {
+      fail_input({.thing = "feed-forward part",
+                  .wrong = "the limit and the slope of a gate are numbers from 0",
+                  .got = fmt::format("{}, {}", most, slope)});
+    }
+  }
+}
+
+GatedMLP::GatedMLP(const FeedForwardOptions& options)
+    : activation_(options.activation), limits_(options.limits) {
+  options.limits.check();
   const auto projection = [&](const char* name, std::int64_t in, std::int64_t out) {
     return add_child<Linear>(name, in, out, options.bias, options.standard_deviation,
                              options.dtype);
@@ -29,10 +44,10 @@ std::string_view GatedMLP::kind() const { return "GatedMLP"; }
 std::vector<std::string> GatedMLP::input_names() const { return {"hidden_states"}; }
 
 Tensors GatedMLP::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);                    // (..., C)
-  const Tensor gate = (*gate_)(x);                       // (..., F)
-  const Tensor up = (*up_)(x);                           // (..., F)
-  const Tensor features = gated(activation_, gate, up);  // (..., F)
+  const Tensor& x = input(inputs, 0);                             // (..., C)
+  const Tensor gate = (*gate_)(x);                                // (..., F)
+  const Tensor up = (*up_)(x);                                    // (..., F)
+  const Tensor features = gated(activation_, limits_, gate, up);  // (..., F)
   if (const auto work = std::exchange(between_, nullptr)) {
     work();
   }
@@ -114,7 +129,14 @@ Tensor activated(Activation activation, const Tensor& x) {
   fail("activated: no such activation");
 }
 
-Tensor gated(Activation activation, const Tensor& gate, const Tensor& up) {
+Tensor gated(Activation activation, const GateLimits& limits, const Tensor& gate,
+             const Tensor& up) {
+  if (limits.most > 0) {
+    const Tensor most = ops::clamp(gate, -std::numeric_limits<double>::infinity(), limits.most);
+    const Tensor slopes = ops::sigmoid(ops::mul_scalar(most, limits.slope));
+    const Tensor raised = ops::add_scalar(ops::clamp(up, -limits.most, limits.most), 1);
+    return ops::mul(raised, ops::mul(most, slopes));
+  }
   return activation == Activation::silu ? ops::swiglu(gate, up)
                                         : ops::mul(activated(activation, gate), up);
 }

@@ -17,13 +17,24 @@ enum class Activation {
   xielu  // see LearnedActivation; only of parts without a gate
 };
 
+/// A gate with limits: (up + 1) gate sigmoid(slope gate), of a gate that is at most `most`, and an
+/// up that is at most so far from 0. Source: OpenAI (2025).
+struct GateLimits {
+  double most = 0;  // 0: there are none, and the activation counts
+  double slope = 1.702;
+
+  /// Errors (input): a number below 0, or that is none.
+  void check() const;
+};
+
 /// A feed-forward part: down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 struct FeedForwardOptions {
   std::int64_t dim = 0;
   std::int64_t width = 0;  // features between the projections
   bool gated = true;
   Activation activation = Activation::silu;
-  bool bias = false;  // of the projections
+  GateLimits limits = {};  // of a gate
+  bool bias = false;       // of the projections
   double standard_deviation = 0.02;
   DType dtype = DType::f32;
 };
@@ -52,6 +63,7 @@ class GatedMLP : public Module {
 
  private:
   Activation activation_;
+  GateLimits limits_;
   Child gate_, up_, down_;
   std::function<void()> between_;
 };
@@ -75,7 +87,7 @@ class PlainMLP : public Module {
 namespace tessera::nn {
 
 Tensor activated(Activation activation, const Tensor& x);
-/// activation(gate) * up.
-Tensor gated(Activation activation, const Tensor& gate, const Tensor& up);
+/// activation(gate) * up, or what is computed in its place with limits.
+Tensor gated(Activation activation, const GateLimits& limits, const Tensor& gate, const Tensor& up);
 
 }  // namespace tessera::nn

@@ -30,11 +30,12 @@ void MixtureOptions::check() const {
                 .got = fmt::format("{} experts in {} groups, {} of {} groups per token", experts,
                                    groups, experts_per_token, groups_per_token)});
   }
-  if (expert.width < 1 || expert.bias || shared_width < 0) {
+  if (expert.width < 1 || shared_width < 0) {
     fail_input({.thing = "mixture of experts",
-                .wrong = "an expert has at least one feature, and no biases",
-                .got = fmt::format("{} features, bias {}", expert.width, expert.bias)});
+                .wrong = "an expert has at least one feature",
+                .got = fmt::format("{} features", expert.width)});
   }
+  expert.limits.check();
 }
 
 void BalanceOptions::check() const {

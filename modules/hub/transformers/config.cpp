@@ -83,7 +83,7 @@ ModelShape shape_of_json(const Json& json, const std::string& name, Keys keys = 
   const std::string family_text = family_name(json, name);
   const models::ModelFamily& family = family_of({.family = family_text});
   models::HubConfig in(json_text(json), name);
-  in.check_common(family.architecture());
+  in.check_common(family.architecture(), family.packed_forms());
   const models::ModelSizes sizes = family.read(in);
   const std::string dtype = in.dtype();
   if (keys == Keys::understood) {
