@@ -53,8 +53,14 @@ std::string names_of(const StepVariables& variables) {
   return names.empty() ? "none" : join_words(names);
 }
 
+/// Whether a field has random numbers; those that a call never took, as of a dropout of 0, are none.
 bool is_random(const Instruction& i, std::size_t field) {
-  return i.op->arguments->fields[field].type == ArgumentType<RandomNumbers>::name;
+  if (i.op->arguments->fields[field].type != ArgumentType<RandomNumbers>::name) {
+    return false;
+  }
+  const RandomNumbers numbers =
+      ArgumentType<RandomNumbers>::from_value(i.op->arguments->values(i.attributes)[field]);
+  return numbers.seed != 0 || numbers.stream != 0 || numbers.offset != 0 || numbers.stride != 0;
 }
 
 const Binding* binding_of(const Instruction& i, std::size_t field) {

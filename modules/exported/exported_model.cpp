@@ -21,17 +21,7 @@ namespace tessera::exported {
 
 ExportedModel::ExportedModel(ExportedGraph graph, const TensorSource& file)
     : program_(std::make_unique<Program>(std::move(graph))) {
-  const auto root = std::make_shared<ExportedPart>("ExportedModel");
-  program_->build(root, file);
-  for (const auto& [name, parameter] : root->parameters()) {
-    add_parameter(name, parameter);
-  }
-  for (const auto& [name, buffer] : root->buffers()) {
-    add_buffer(name, buffer);
-  }
-  for (const auto& [name, child] : root->children()) {
-    attach(name, child);
-  }
+  program_->build(*this, file);
   set_names();
   program_->divide(*this);
 }
@@ -55,7 +45,7 @@ void ExportedModel::load(const TensorSource& file) {
   load_state(file, state, options);
 }
 
-std::vector<std::string> ExportedModel::blocks() const { return program_->blocks(); }
+std::vector<std::string> ExportedModel::blocks() const { return blocks_of(program_->graph()); }
 
 void ExportedModel::set_activation_checkpointing(bool enabled) {
   program_->set_recompute(enabled);

@@ -14,6 +14,8 @@ struct GraphValue {
   ValueKind kind = ValueKind::tensor;
   DType dtype = DType::f32;         // of a tensor
   std::vector<std::int64_t> shape;  // of a tensor; -1: symbolic
+  /// Of a tensor, for each dim the symbol that it is ("s0"); empty: a number, or an expression.
+  std::vector<std::string> symbols = {};
   bool requires_grad = false;       // of a tensor
 };
 
@@ -85,6 +87,13 @@ struct ExportedModule {
   std::string kind;
 };
 
+/// The extents that a program was exported for, of all dims with one symbol.
+struct DimRange {
+  static constexpr std::int64_t unbounded = 0x7fff'ffff'ffff'ffff;
+  std::int64_t low = 0;
+  std::int64_t high = unbounded;
+};
+
 /// A program that torch.export has written, as data. Every operator in it is known.
 struct ExportedGraph {
   std::string path;           // of its file
@@ -95,12 +104,17 @@ struct ExportedGraph {
   std::vector<int> outputs;      // values that the user gets
   std::vector<BufferUpdate> updates;
   std::vector<ExportedModule> modules;  // those that made nodes, each once
+  std::map<std::string, DimRange> ranges;  // by symbol
 };
 
 /// The program in a file of torch.export (the format "pt2"). Errors (input), before memory of
 /// tensors is taken: a newer schema; what is damaged; all at once, with their counts: operators,
 /// types of elements and forms that are not known, control flow, inputs that are changed.
 ExportedGraph read_exported_graph(const TensorSource& file);
+
+/// What is in a program, for people, as rows of a name and a text: inputs with the ranges of their
+/// dims, outputs, parameters, blocks, operators with their counts.
+std::vector<std::pair<std::string, std::string>> described(const ExportedGraph& graph);
 
 /// The names of all operators that such a program may have.
 std::vector<std::string> exported_operators();

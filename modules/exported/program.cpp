@@ -295,6 +295,29 @@ Tensors ExportedPart::forward(const Tensors& /*inputs*/) {
         .advice = "call the whole model"});
 }
 
+std::vector<std::string> blocks_of(const ExportedGraph& graph) {
+  std::map<std::string, std::string> kinds;
+  std::map<std::string, std::vector<std::string>> lists;
+  for (const ExportedModule& module : graph.modules) {
+    kinds.emplace(module.name, module.kind);
+    const auto [above, last] = divided_name(module.name);
+    if (is_number(last)) {
+      lists[above].push_back(module.name);
+    }
+  }
+  std::vector<std::string> found;
+  for (const auto& [above, all] : lists) {
+    const bool inside = std::ranges::any_of(
+        found, [&](const std::string& outer) { return all.front().starts_with(outer + "."); });
+    const bool alike = std::ranges::all_of(
+        all, [&](const std::string& name) { return kinds.at(name) == kinds.at(all.front()); });
+    if (!inside && alike && all.size() > 1) {
+      found.insert(found.end(), all.begin(), all.end());
+    }
+  }
+  return found;
+}
+
 Program::Program(ExportedGraph graph) : graph_(std::move(graph)) {
   for (const ExportedModule& module : graph_.modules) {
     kinds_.emplace(module.name, module.kind);
@@ -308,13 +331,32 @@ std::shared_ptr<ExportedPart> Program::part(const std::string& name) {
   const auto [above, last] = divided_name(name);
   const auto kind = kinds_.find(name);
   auto made = std::make_shared<ExportedPart>(kind == kinds_.end() ? "ModuleList" : kind->second);
-  part(above)->add(last, made);
+  part(above)->attach(last, made);
   parts_.emplace(name, made);
   return made;
 }
 
-void Program::build(const std::shared_ptr<ExportedPart>& root, const TensorSource& file) {
-  parts_.emplace("", root);
+void Program::build(nn::Module& root, const TensorSource& file) {
+  const auto part = std::make_shared<ExportedPart>("ExportedModel");
+  parts_.emplace("", part);
+  build_parts(file);
+  // What a part may do to itself is protected in other modules.
+  constexpr auto add_parameter = &ExportedPart::add_parameter;
+  constexpr auto add_buffer = &ExportedPart::add_buffer;
+  constexpr nn::Child (nn::Module::*attach)(std::string, std::shared_ptr<nn::Module>) =
+      &ExportedPart::attach;
+  for (const auto& [name, parameter] : part->parameters()) {
+    (root.*add_parameter)(name, parameter);
+  }
+  for (const auto& [name, buffer] : part->buffers()) {
+    (root.*add_buffer)(name, buffer);
+  }
+  for (const auto& [name, child] : part->children()) {
+    (root.*attach)(name, child);
+  }
+}
+
+void Program::build_parts(const TensorSource& file) {
   std::set<std::string> names;
   for (const ExportedModule& module : graph_.modules) {
     names.insert(module.name);
@@ -385,29 +427,8 @@ std::vector<std::string> Program::input_names() const {
   return names;
 }
 
-std::vector<std::string> Program::blocks() const {
-  std::map<std::string, std::vector<std::string>> lists;
-  for (const ExportedModule& module : graph_.modules) {
-    const auto [above, last] = divided_name(module.name);
-    if (is_number(last)) {
-      lists[above].push_back(module.name);
-    }
-  }
-  std::vector<std::string> found;
-  for (const auto& [above, all] : lists) {
-    const bool inside = std::ranges::any_of(
-        found, [&](const std::string& outer) { return all.front().starts_with(outer + "."); });
-    const bool alike = std::ranges::all_of(
-        all, [&](const std::string& name) { return kinds_.at(name) == kinds_.at(all.front()); });
-    if (!inside && alike && all.size() > 1) {
-      found.insert(found.end(), all.begin(), all.end());
-    }
-  }
-  return found;
-}
-
 void Program::set_recompute(bool enabled) {
-  const std::vector<std::string> names = blocks();
+  const std::vector<std::string> names = blocks_of(graph_);
   const std::set<std::string> all(names.begin(), names.end());
   const auto mark = [&](const auto& self, Segment& segment) -> void {
     for (ProgramStep& step : segment.steps) {
@@ -421,6 +442,7 @@ void Program::set_recompute(bool enabled) {
 }
 
 void Program::check_inputs(const Tensors& inputs) const {
+  std::map<std::string, std::int64_t> extents;  // by symbol: those of one symbol are equal
   std::size_t i = 0;
   for (const GraphInput& input : graph_.inputs) {
     if (input.role != InputRole::user) {
@@ -432,16 +454,21 @@ void Program::check_inputs(const Tensors& inputs) const {
     bool fits = x && x.dtype() == expected.dtype &&
                 static_cast<std::size_t>(x.dims()) == expected.shape.size();
     for (std::size_t d = 0; fits && d < expected.shape.size(); ++d) {
-      fits = expected.shape[d] < 0 || expected.shape[d] == x.shape()[static_cast<int>(d)];
+      const std::int64_t extent = x.shape()[static_cast<int>(d)];
+      fits = expected.shape[d] < 0 || expected.shape[d] == extent;
+      if (const std::string& symbol = expected.symbols[d]; fits && !symbol.empty()) {
+        const DimRange range = range_of(graph_, symbol);
+        fits = extent >= range.low && extent <= range.high &&
+               extents.emplace(symbol, extent).first->second == extent;
+      }
     }
     if (!fits) {
       fail_input({.thing = graph_.path,
                   .wrong = fmt::format("input '{}' is not one that the program was exported for",
-                                       expected.name),
-                  .expected = fmt::format("{}{}, -1 is any extent", name_of(expected.dtype),
-                                          to_string(Dims(expected.shape))),
+                                       shown(expected.name, 80)),
+                  .expected = type_text(graph_, expected),
                   .got = x ? fmt::format("{}{}", name_of(x.dtype()), to_string(x.shape())) : "none",
-                  .advice = "export it with this extent in dynamic_shapes"});
+                  .advice = "export it with these extents in dynamic_shapes"});
     }
   }
 }

@@ -49,13 +49,18 @@ class ExportedPart final : public nn::Module {
 
   using Module::add_buffer;
   using Module::add_parameter;
-  void add(std::string name, const std::shared_ptr<ExportedPart>& part) {
-    Module::attach(std::move(name), part);
-  }
+  using Module::attach;
 
  private:
   std::string kind_;
 };
+
+/// The extents of a symbol's dims.
+DimRange range_of(const ExportedGraph& graph, const std::string& symbol);
+/// A tensor's type and dims, "i64[s0 (2 to 64), 16]"; ? is a dim of another expression.
+std::string type_text(const ExportedGraph& graph, const GraphValue& value);
+/// Modules in lists (names that end with a number), the outermost ones, which repeat.
+std::vector<std::string> blocks_of(const ExportedGraph& graph);
 
 /// A program with its modules.
 class Program {
@@ -63,20 +68,20 @@ class Program {
   explicit Program(ExportedGraph graph);
 
   /// Makes the modules, parameters and buffers below `root`, which holds those without a module.
-  void build(const std::shared_ptr<ExportedPart>& root, const TensorSource& file);
+  void build(nn::Module& root, const TensorSource& file);
   /// Divides the nodes; `root` is the module that computes what is in no other one.
   void divide(nn::Module& root);
   Tensors run(const Tensors& inputs, bool training);
 
   const ExportedGraph& graph() const { return graph_; }
   std::vector<std::string> input_names() const;
-  std::vector<std::string> blocks() const;
 
   /// Whether blocks recompute their activations in backward.
   void set_recompute(bool enabled);
 
  private:
   friend class Divider;
+  void build_parts(const TensorSource& file);
   std::shared_ptr<ExportedPart> part(const std::string& name);
   void add_tensor(const GraphInput& input, const TensorSource& file);
   void check_inputs(const Tensors& inputs) const;

@@ -4,6 +4,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +48,49 @@ Choice choice_of(const json& object) {
     throw JsonProblem("a choice does not have exactly one member");
   }
   return {object.begin().key(), *object.begin()};
+}
+
+/// The name of a symbolic size that is one symbol, "Symbol('s0', positive=True, integer=True)" or
+/// "s0"; empty: another expression.
+std::string symbol_of(const json& expression) {
+  const auto text = json_member<std::string>(expression, "expr_str");
+  constexpr std::string_view symbol = "Symbol('";
+  const auto is_name = [](std::string_view name) {
+    return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_';
+    });
+  };
+  std::string_view name = text;
+  if (name.starts_with(symbol)) {
+    name.remove_prefix(symbol.size());
+    const std::size_t end = name.find('\'');
+    const std::string_view rest = name.substr(std::min(end, name.size()));
+    if (rest.find('(') != std::string_view::npos || rest.find(')') != rest.size() - 1) {
+      return "";
+    }
+    name = name.substr(0, end);
+  }
+  return is_name(name) ? std::string(name) : "";
+}
+
+/// "range_constraints": by symbol.
+std::map<std::string, DimRange> ranges_of(const json& program) {
+  std::map<std::string, DimRange> ranges;
+  for (const auto& [symbol, constraint] : json_member(program, "range_constraints").items()) {
+    DimRange range;
+    const auto set = [&constraint](const char* name, std::int64_t& value) {
+      if (const auto found = constraint.find(name); found != constraint.end() && !found->is_null()) {
+        value = json_value<std::int64_t>(*found, name);
+      }
+    };
+    if (!constraint.is_object()) {
+      throw JsonProblem("a range of 'range_constraints' is not an object");
+    }
+    set("min_val", range.low);
+    set("max_val", range.high);
+    ranges.emplace(symbol, range);
+  }
+  return ranges;
 }
 
 double real_of(const json& value) {
@@ -201,8 +245,9 @@ class GraphReader {
     value.requires_grad = json_member<bool>(meta, "requires_grad");
     for (const json& extent : list(meta, "sizes")) {
       const Choice size = choice_of(extent);
-      value.shape.push_back(size.name == "as_int" ? json_value<std::int64_t>(size.value, "as_int")
-                                                  : -1);
+      const bool is_number = size.name == "as_int";
+      value.shape.push_back(is_number ? json_value<std::int64_t>(size.value, "as_int") : -1);
+      value.symbols.push_back(is_number ? std::string() : symbol_of(size.value));
     }
     if (value.shape.size() > static_cast<std::size_t>(max_dims)) {
       problems_.add(fmt::format("a tensor of more than {} dims", max_dims));
@@ -656,6 +701,7 @@ ExportedGraph read_exported_graph(const TensorSource& file) {
         const json& program = json_member(*found, "program");
         check_version(graph.path, program);
         graph.torch_version = json_member<std::string>(program, "torch_version");
+        graph.ranges = ranges_of(program);
         Problems problems;
         GraphReader(graph, problems, program).read();
         problems.throw_if_any(graph.path);

@@ -46,6 +46,17 @@ Tensors sliced(A a) {
   return {ops::slice(x, a.integer(1), start, end, a.integer(4))};
 }
 
+/// PyTorch's cat ignores empty tensors of one dim, whatever the others' dims are.
+std::vector<Tensor> without_legacy_empty(const std::vector<Tensor>& all) {
+  std::vector<Tensor> kept;
+  for (const Tensor& x : all) {
+    if (x.dims() != 1 || x.size(0) != 0 || x.dtype() != all.back().dtype()) {
+      kept.push_back(x);
+    }
+  }
+  return kept.empty() ? all : kept;
+}
+
 /// x with `source` in the place of a range of a dim.
 Tensor with_range(const Tensor& x, const Tensor& source, std::int64_t dim, std::int64_t start,
                   std::int64_t end) {
@@ -221,7 +232,7 @@ constexpr AtenOperator rows[] = {
        return Tensors{ops::diagonal(a.tensor(0), a.integer(1), a.integer(2), a.integer(3))};
      }},
     {"aten.cat.default", "tensors dim=0",
-     [](A a) { return Tensors{ops::cat(a.tensors(0), a.integer(1))}; }},
+     [](A a) { return Tensors{ops::cat(without_legacy_empty(a.tensors(0)), a.integer(1))}; }},
     {"aten.stack.default", "tensors dim=0",
      [](A a) { return Tensors{ops::stack(a.tensors(0), a.integer(1))}; }},
     {"aten.flip.default", "self dims",

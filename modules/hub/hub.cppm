@@ -16,3 +16,4 @@ export import :updates;       // a model's low-rank updates, and its weights wit
 export import :peft;          // folders in PEFT's format
 export import :peft_config;   // adapter_config.json
 export import :nf4;           // weights of 4 bits
+export import :mxfp4;         // experts of 4 bits

@@ -16,13 +16,15 @@ import tessera.tensor;
 import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
+import tessera.exported;
 
 namespace tessera::hub {
 
 bool operator==(const ModelShape& a, const ModelShape& b) = default;
 
 const models::ModelFamily& family_of(const ModelShape& shape) {
-  return models::model_family(shape.family);
+  return shape.family == exported::program_family_name ? exported::program_family()
+                                                       : models::model_family(shape.family);
 }
 
 models::ModelSizes sizes_of(const ModelShape& shape) {

@@ -463,6 +463,9 @@ std::string own_tokenizer_file(const std::string& folder) {
   }
   std::string first;
   std::error_code error;
+  if (fs::is_regular_file(folder, error)) {
+    return first;  // a program of torch.export
+  }
   for (fs::directory_iterator next(folder, error), end; !error && next != end;
        next.increment(error)) {
     const std::string name = next->path().filename().string();

@@ -41,6 +41,10 @@ std::vector<std::string> weight_files(const std::string& path) {
   if (const std::string gguf = gguf_file(path); !gguf.empty()) {
     return {gguf};
   }
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) {
+    return {path};  // a program of torch.export
+  }
   std::vector<std::string> files;
   const OpenedTensors opened = open_hub_tensors(path);
   for (const std::string& name : opened.source->files()) {

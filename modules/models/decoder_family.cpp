@@ -79,7 +79,7 @@ std::vector<ValueConflict> expert_misfits(const nn::DecoderShape& shape) {
         fmt::format("a token cannot have more experts than there are ({} experts, {} per token)",
                     shape.experts, shape.experts_per_token);
     found.push_back({{"experts_per_token", "experts"}, text, "num_experts_per_tok: " + text});
-  } else if (shape.experts > 0 &&
+  } else if (shape.experts > 0 && shape.group_score != nn::GroupScore::none &&
              (shape.expert_groups < 1 || shape.experts % shape.expert_groups != 0 ||
               shape.groups_per_token < 1 || shape.groups_per_token > shape.expert_groups ||
               shape.experts_per_token >
@@ -111,7 +111,8 @@ std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape) {
                      fmt::format("num_key_value_heads {} does not divide num_attention_heads {}",
                                  shape.kv_heads, shape.heads)});
   }
-  if (shape.head_dim == 0 && shape.dim % shape.heads != 0) {
+  const bool own_widths = shape.latent_rank > 0 && shape.value_dim > 0;  // of heads
+  if (shape.head_dim == 0 && shape.dim % shape.heads != 0 && !own_widths) {
     found.push_back({{"heads", "dim"},
                      fmt::format("must divide model.dim (dim {}, {} heads); or set model.head_dim",
                                  shape.dim, shape.heads),
@@ -198,6 +199,16 @@ nn::DecoderShape DecoderFamily::shape_of(const ModelSizes& sizes) const {
   if (traits_.partial_rope) {
     shape.rotary_share = values.number("rotary_share");
   }
+  if (lists_layers()) {
+    shape.global_layers = values.integers("global_layers");
+  }
+  if (traits_.rope_by_layers) {
+    shape.local_rope_theta = values.number("local_rope_theta");
+  }
+  if (traits_.rope_growth) {
+    shape.growth.queries = {.scale = values.number("query_growth"),
+                            .period = values.integer("query_growth_period")};
+  }
   if (has_key("latent_rank")) {
     shape.attention_scale = values.number("attention_scale");
   }
@@ -235,6 +246,22 @@ std::vector<ModelKey> DecoderFamily::keys() const {
                    traits_.absent.rotary_share,
                    "The part of a head that is rotated: its first features.",
                    {.low = 0, .high = 1, .low_open = true}});
+  }
+  if (lists_layers()) {
+    all.push_back({"global_layers", std::vector<std::int64_t>(),
+                   "Further layers without a window, from 0.", from(0, most)});
+  }
+  if (traits_.rope_by_layers) {
+    all.push_back({"local_rope_theta", initial.local_rope_theta,
+                   "The base of the rotary embedding in layers with a window.", positive});
+  }
+  if (traits_.rope_growth) {
+    all.push_back({"query_growth", 0.0,
+                   "Queries are multiplied by 1 + this * ln(1 + periods before them). 0: they are "
+                   "not.",
+                   from(0, 1e6)});
+    all.push_back({"query_growth_period", size(1), "Positions of such a period.",
+                   from(1, static_cast<double>(most_positions))});
   }
   if (has_key("latent_rank")) {
     all.push_back(
@@ -305,19 +332,20 @@ double attention_parameters(const nn::DecoderShape& shape) {
     const double made = query_rank > 0 ? query_rank * (dim + 1 + queries) : dim * queries;
     const double biases = shape.bias ? query_rank + rank + number(shape.rotated_dim) + dim : 0;
     return made + dim * (rank + number(shape.rotated_dim)) + rank +
-           rank * heads * number(shape.plain_dim + shape.value_dim) +
-           heads * number(shape.value_dim) * dim + biases;
+           rank * heads * number(shape.plain_dim + shape.value_extent()) +
+           heads * number(shape.value_extent()) * dim + biases;
   }
   const double queries = heads * number(shape.head_dim);
   const double keys = number(shape.kv_heads) * number(shape.head_dim);
   double all = dim * ((shape.attention_gate ? 3 : 2) * queries + 2 * keys);
   all += shape.bias ? (shape.attention_gate ? 2 : 1) * queries + 2 * keys : 0;
-  all += shape.output_bias ? dim : 0;
+  all += (shape.output_bias ? dim : 0) + (shape.sinks ? heads : 0);
   if (!shape.head_norm_weight || shape.query_key_norm == nn::HeadNorm::none) {
     return all;
   }
-  return all + (shape.query_key_norm == nn::HeadNorm::shared ? 2 * number(shape.head_dim)
-                                                             : queries + keys);
+  return all + (shape.head_norm_bias ? 2 : 1) * (shape.query_key_norm == nn::HeadNorm::shared
+                                                     ? 2 * number(shape.head_dim)
+                                                     : queries + keys);
 }
 
 double norms_of_block(const nn::DecoderShape& shape) {
@@ -326,6 +354,13 @@ double norms_of_block(const nn::DecoderShape& shape) {
   }
   const double of_inputs = shape.parallel_block && !shape.parallel_norms ? 1 : 2;
   return (shape.norm_inputs ? of_inputs : 0) + (shape.norm_results ? 2 : 0);
+}
+
+double biases_of_experts(const nn::DecoderShape& shape) {
+  const double of_each =
+      (shape.expert_form.bias ? 2 * number(shape.expert_extent()) + number(shape.dim) : 0) +
+      (shape.expert_form.logit_bias ? 1 : 0);
+  return number(shape.experts) * of_each;
 }
 
 }  // namespace
@@ -345,10 +380,14 @@ double DecoderFamily::parameters(const ModelSizes& sizes) const {
   const double mixers = (attention > 0 ? attention * attention_parameters(shape) : 0) +
                         (recurrent > 0 ? recurrent * recurrent_parameters(shape) : 0);
   const double matrices = shape.gated ? 3 : 2;
-  const double dense = matrices * dim * ffn + (shape.ffn_bias ? (matrices - 1) * ffn + dim : 0);
+  const double learned = shape.activation == nn::Activation::xielu ? 2 : 0;
+  const double dense =
+      matrices * dim * ffn + (shape.ffn_bias ? (matrices - 1) * ffn + dim : 0) + learned;
+  const double shared = number(shape.shared_extent());
   const double mixture = number(shape.experts) * dim * (3 * number(shape.expert_extent()) + 1) +
-                         3 * dim * number(shape.shared_extent()) +
-                         (shape.shared_expert_gate && shape.shared_extent() > 0 ? dim : 0);
+                         3 * dim * shared + (shape.ffn_bias && shared > 0 ? 2 * shared + dim : 0) +
+                         (shape.shared_expert_gate && shared > 0 ? dim : 0) +
+                         biases_of_experts(shape);
   return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) +
          (shape.head_bias ? number(shape.vocab) : 0) + mixers +
          number(shape.layers) * norms_of_block(shape) * norm + (parts - sparse) * dense +

@@ -35,15 +35,19 @@ using DecoderMember =
     std::variant<DecoderField<bool>, DecoderField<std::int64_t>, DecoderField<double>,
                  DecoderField<std::vector<std::int64_t>>, DecoderField<nn::Activation>,
                  DecoderField<nn::HeadNorm>, DecoderField<nn::NormOptions::Kind>,
-                 DecoderField<nn::RouterScore>, DecoderField<std::string>,
-                 DecoderField<nn::RecurrentRule>, DecoderField<nn::OutputGate>>;
+                 DecoderField<nn::RouterScore>, DecoderField<nn::GroupScore>,
+                 DecoderField<std::string>, DecoderField<nn::RecurrentRule>,
+                 DecoderField<nn::OutputGate>>;
 
 /// How config.json has the value of a property.
 enum class HubForm {
   plain,
-  zeros,  // a list with a number for each layer; the property has the layers whose number is 0
-  words,  // a text, true or false, for which DecoderProperty::words has the property's
-  layers  // what each layer has, of which the property has a letter each; see HubLayers
+  counts,  // an integer of the range, of which none is null; otherwise 0 is null there
+  zeros,   // a list with a number for each layer; the property has the layers whose number is 0
+  others,  // a list of layers; the property has all others
+  marks,   // a list with a text for each layer; see DecoderProperty::marks
+  words,   // a text, true or false, for which DecoderProperty::words has the property's
+  layers   // what each layer has, of which the property has a letter each; see HubLayers
 };
 
 /// How config.json says which layers have what, besides a list with a word for each under
@@ -72,8 +76,10 @@ struct DecoderProperty {
   HubLayers layers = {};    // with HubForm::layers
   std::int64_t entry = -1;  // of a list of config.json, from 0, that has the number; -1: it is none
   std::string none = "";    // a text of config.json that stands for a size of 0
-  /// With HubForm::zeros: the key of a property N, each so many-th layer, that has no effect where
-  /// config.json has the list. An export's list has the layers of both.
+  /// With HubForm::marks: the text of the layers that the property has, and that of all others.
+  std::pair<std::string, std::string> marks = {};
+  /// With HubForm::zeros and others: the key of a property N, each so many-th layer, that is its
+  /// smallest value where config.json has the list. An export's list has the layers of both.
   std::string replaces = "";
 };
 
@@ -93,11 +99,19 @@ struct HubExperts {
   std::string up = "mlp.experts.*.up_proj.weight";
   std::string down = "mlp.experts.*.down_proj.weight";
   std::string bias = "";  // of the router's choice
+  bool bias_row = false;  // it is [1, experts] there
   std::string shared = "mlp.shared_expert.";
   std::string shared_gate = "mlp.shared_expert_gate.";
   // All experts in one tensor: the gates before the other half of the first projection.
   std::string gate_up = "mlp.experts.gate_up_proj";
   std::string all_down = "mlp.experts.down_proj";
+  // With biases: of the router's logits, and of all experts.
+  std::string logit_bias = "mlp.gate.bias";
+  std::string gate_up_bias = "mlp.experts.gate_up_proj_bias";
+  std::string down_bias = "mlp.experts.down_proj_bias";
+  bool transposed = false;   // tensors of all experts are [experts, in, out]
+  bool alternating = false;  // rows of gates and of the other half take turns
+  bool packed = false;       // a folder may have them in MXFP4 (hub::HubWeights)
 };
 
 /// Modules of a layer that a folder has as one, whose parts follow one another along dim 0.
@@ -122,6 +136,9 @@ struct DecoderTraits {
   bool rope_keys = true;      // config.json has keys of the rotary embedding
   bool rope_alpha = false;    // see HubRope::alpha
   std::vector<std::string> ignored_rope = {};  // parts of rope_parameters without effect
+  bool rope_growth = false;                    // see HubRope::growth
+  /// rope_parameters has the bases of layers with a window and of others apart.
+  bool rope_by_layers = false;
   /// Which layers have a window is written as layer_types.
   bool layer_types = false;
   /// Keys of config.json for sizes that it has under other names than Llama's, by their keys of
@@ -144,6 +161,8 @@ struct DecoderTraits {
     std::int64_t kv_heads = 0;  // 0: as many as heads
     double ffn_per_dim = 0;     // ffn_dim is so many times dim; 0: the key must be there
     double rope_theta = 10000;
+    std::string rope = "";          // rope_parameters, JSON
+    std::int64_t global_every = 0;  // each so many-th layer is one of `global_layers`; 0: none is
     double rotary_share = 1;
     double norm_eps = 1e-6;
     bool tie_embeddings = false;
@@ -167,6 +186,7 @@ class DecoderFamily : public ModelFamily {
   std::vector<HubKey> write(const ModelSizes& sizes) const override;
   std::vector<HubTensor> tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> ignored_tensors() const override;
+  std::vector<std::string> packed_forms() const override;
   Layers layers(const ModelSizes& sizes) const override;
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override;
 
@@ -178,10 +198,13 @@ class DecoderFamily : public ModelFamily {
   void read_layers(HubConfig& config, const DecoderProperty& property, ModelSizes& sizes) const;
   void read_rope(HubConfig& config, ModelSizes& sizes) const;
   void check_layer_types(HubConfig& config, ModelSizes& sizes) const;
+  void read_global_layers(HubConfig& config, ModelSizes& sizes) const;
   void read_sizes(HubConfig& config, ModelSizes& sizes) const;
   /// The key of config.json for a key of [model]; `otherwise` where the family has no such key.
   std::string hub_key(std::string_view key, const std::string& otherwise) const;
   bool has_key(std::string_view key) const;  // of [model], by a property
+  /// Whether a key lists the layers without a window, and no property does.
+  bool lists_layers() const { return traits_.layer_types && !has_key("global_layers"); }
   /// The key of config.json for a size that all decoders have; empty: there is none.
   std::string hub_size(const std::string& key) const;
   std::vector<HubKey> written_sizes(const ModelSizes& sizes) const;

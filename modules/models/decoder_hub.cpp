@@ -9,6 +9,7 @@ module;
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -30,6 +31,7 @@ namespace {
 
 constexpr std::string_view full = "full_attention";
 constexpr std::string_view sliding = "sliding_attention";
+constexpr std::string_view chunked = "chunked_attention";
 constexpr std::string_view layers_prefix = "model.layers.*";
 
 using Kind = ops::RotaryScaling::Kind;
@@ -90,7 +92,11 @@ std::int64_t read_size(HubConfig& config, const DecoderProperty& property, std::
     return 0;
   }
   const std::int64_t other = property.also.empty() ? none : config.size(property.also, limit, none);
-  const std::int64_t value = config.size(property.hub, limit, other == none ? absent : other);
+  const std::int64_t otherwise = other == none ? absent : other;
+  const std::int64_t value =
+      property.form == HubForm::counts
+          ? config.integer(property.hub, property.range.low.value_or(0), limit, otherwise)
+          : config.size(property.hub, limit, otherwise);
   if (other != none && value != other) {
     config.problem(fmt::format("{} {} and {} {} are not one number", property.hub, value,
                                property.also, other));
@@ -120,6 +126,68 @@ std::string read_word(HubConfig& config, const DecoderProperty& property) {
   config.problem(fmt::format("{} \"{}\" is not supported (only {})", property.hub, shown(text),
                              join_words(known)));
   return absent;
+}
+
+/// The layers, from 0, that are not in the list; those of the property's default without one.
+std::vector<std::int64_t> layers_beside(HubConfig& config, const DecoderProperty& property,
+                                        std::int64_t layers) {
+  const std::vector<std::int64_t> listed = config.numbers(property.hub, layers - 1);
+  if (!config.has(property.hub)) {
+    return std::get<std::vector<std::int64_t>>(property.absent);
+  }
+  std::vector<std::int64_t> others;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    if (std::ranges::find(listed, layer) == listed.end()) {
+      others.push_back(layer);
+    }
+  }
+  return others;
+}
+
+/// The layers, from 0, whose number in the list is 0.
+std::vector<std::int64_t> zeros_of(HubConfig& config, const DecoderProperty& property,
+                                   std::int64_t layers) {
+  const std::vector<std::int64_t> marks = config.numbers(property.hub, 1);
+  std::vector<std::int64_t> zeros;
+  if (!marks.empty() && std::ssize(marks) != layers) {
+    config.problem(fmt::format("{}: expected a number for each of {} layers, got {}", property.hub,
+                               layers, marks.size()));
+  }
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    if (marks[i] == 0) {
+      zeros.push_back(static_cast<std::int64_t>(i));
+    }
+  }
+  return zeros;
+}
+
+/// The layers, from 0, whose text in the list is the property's.
+std::vector<std::int64_t> marked_layers(HubConfig& config, const DecoderProperty& property,
+                                        std::int64_t layers) {
+  if (!config.has(property.hub)) {
+    config.texts(property.hub);
+    return std::get<std::vector<std::int64_t>>(property.absent);
+  }
+  const std::vector<std::string> marks = config.texts(property.hub);
+  std::vector<std::int64_t> marked;
+  if (!marks.empty() && std::ssize(marks) != layers) {
+    config.problem(fmt::format("{}: expected a text for each of {} layers, got {}", property.hub,
+                               layers, marks.size()));
+  }
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    if (marks[i] == property.marks.first) {
+      marked.push_back(static_cast<std::int64_t>(i));
+    } else if (marks[i] != property.marks.second) {
+      config.problem(fmt::format("{} \"{}\" is not supported (only {}, {})", property.hub,
+                                 shown(marks[i]), property.marks.first, property.marks.second));
+    }
+  }
+  return marked;
+}
+
+/// The word of layer_types for a layer.
+std::string_view type_of(const nn::DecoderShape& shape, std::int64_t layer) {
+  return shape.has_window(layer) ? sliding : shape.has_chunks(layer) ? chunked : full;
 }
 
 /// A list of words without quotes in them as JSON.
@@ -214,23 +282,6 @@ void write_pattern(const DecoderProperty& property, const std::string& pattern, 
   }
 }
 
-/// The layers, from 0, whose number in the list is 0.
-std::vector<std::int64_t> zeros_of(HubConfig& config, const DecoderProperty& property,
-                                   std::int64_t layers) {
-  const std::vector<std::int64_t> marks = config.numbers(property.hub, 1);
-  std::vector<std::int64_t> zeros;
-  if (!marks.empty() && std::ssize(marks) != layers) {
-    config.problem(fmt::format("{}: expected a number for each of {} layers, got {}", property.hub,
-                               layers, marks.size()));
-  }
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    if (marks[i] == 0) {
-      zeros.push_back(static_cast<std::int64_t>(i));
-    }
-  }
-  return zeros;
-}
-
 /// Where a folder has the experts of a layer: one by one, or as transformers 5 has them in memory.
 /// `own`: the layer's name in the model; `stored`: in the folder.
 void add_experts(std::vector<HubTensor>& all, const std::string& layer, const std::string& stored,
@@ -240,21 +291,40 @@ void add_experts(std::vector<HubTensor>& all, const std::string& layer, const st
   all.push_back({.parameter = layer + "mlp.shared_expert_gate.weight",
                  .tensor = stored + names.shared_gate + "weight"});
   if (!names.bias.empty()) {
-    all.push_back({.parameter = layer + "mlp.choice_bias", .tensor = stored + names.bias});
+    all.push_back({.parameter = layer + "mlp.choice_bias",
+                   .tensor = stored + names.bias,
+                   .row = names.bias_row});
   }
   for (const auto& [matrix, name] :
        {std::pair{"gate_proj", &names.gate}, {"up_proj", &names.up}, {"down_proj", &names.down}}) {
     if (!names.gate.empty()) {
       all.push_back({.parameter = own + matrix, .tensor = stored + *name, .stacked = true});
     }
-    const std::string shared = std::string(matrix) + ".weight";
-    all.push_back({.parameter = layer + "mlp.shared_expert." + shared,
-                   .tensor = stored + names.shared + shared});
+    for (const char* what : {".weight", ".bias"}) {
+      const std::string shared = std::string(matrix) + what;
+      all.push_back({.parameter = layer + "mlp.shared_expert." + shared,
+                     .tensor = stored + names.shared + shared});
+    }
   }
-  const std::string both = stored + names.gate_up;
-  all.push_back({.parameter = own + "gate_proj", .tensor = both, .part = 0, .parts = 2, .dim = 1});
-  all.push_back({.parameter = own + "up_proj", .tensor = both, .part = 1, .parts = 2, .dim = 1});
-  all.push_back({.parameter = own + "down_proj", .tensor = stored + names.all_down});
+  all.push_back({.parameter = layer + "mlp.gate.bias", .tensor = stored + names.logit_bias});
+  for (const auto& [matrix, part] : {std::pair{"gate_proj", 0}, {"up_proj", 1}}) {
+    HubTensor half{.parameter = own + matrix,
+                   .tensor = stored + names.gate_up,
+                   .transposed = names.transposed,
+                   .part = part,
+                   .parts = 2,
+                   .dim = 1,
+                   .alternating = names.alternating};
+    all.push_back(half);
+    half.parameter += "_bias";
+    half.tensor = stored + names.gate_up_bias;
+    half.transposed = false;
+    all.push_back(half);
+  }
+  all.push_back({.parameter = own + "down_proj",
+                 .tensor = stored + names.all_down,
+                 .transposed = names.transposed});
+  all.push_back({.parameter = own + "down_proj_bias", .tensor = stored + names.down_bias});
 }
 
 /// `own`: the layer's name in the model; `stored`: in the folder.
@@ -425,9 +495,11 @@ ModelSizes DecoderFamily::read(HubConfig& config) const {
   for (const FixedHubKey& fixed : traits_.fixed_keys) {
     config.only(fixed.key, fixed.json, fixed.reason);
   }
-  if (traits_.experts) {
+  const bool has_marks = std::ranges::find(traits_.properties, "mlp_layer_types",
+                                           &DecoderProperty::hub) != traits_.properties.end();
+  if (traits_.experts && !has_marks) {
     config.only("mlp_layer_types", "null", "other keys say which layers have experts");
-  } else {
+  } else if (!has_marks) {
     config.only_entries("mlp_layer_types", "\"dense\"", "every feed-forward part is dense");
   }
   config.ignore(traits_.ignored_keys);
@@ -435,6 +507,7 @@ ModelSizes DecoderFamily::read(HubConfig& config) const {
   read_sizes(config, sizes);
   read_properties(config, sizes);
   read_rope(config, sizes);
+  read_global_layers(config, sizes);
   check_layer_types(config, sizes);
   if (config.sound()) {
     for (const ValueConflict& misfit : misfits_of(shape_of(sizes))) {
@@ -465,12 +538,19 @@ void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
       kinds.emplace_back(known.hub);
     }
   }
-  HubRope rope = config.rope(kinds, other_key("rope_theta", traits_.absent.rope_theta),
-                             traits_.shape.local_rope_theta > 0 ? std::string(full) : "",
-                             {.share = traits_.partial_rope,
-                              .alpha = traits_.rope_alpha,
-                              .ignored = traits_.ignored_rope});
+  HubRope rope = config.rope(
+      kinds, other_key("rope_theta", traits_.absent.rope_theta),
+      traits_.shape.local_rope_theta > 0 || traits_.rope_by_layers ? std::string(full) : "",
+      {.share = traits_.partial_rope,
+       .alpha = traits_.rope_alpha,
+       .growth = traits_.rope_growth,
+       .ignored = traits_.ignored_rope,
+       .absent = traits_.absent.rope});
   sizes.values.set("rope_theta", rope.theta);
+  if (traits_.rope_growth) {
+    sizes.values.set("query_growth", rope.growth);
+    sizes.values.set("query_growth_period", static_cast<std::int64_t>(rope.growth_period));
+  }
   if (has_key("latent_rank")) {
     const auto head = static_cast<double>(sizes.values.integer("plain_dim") +
                                           sizes.values.integer("rotated_dim"));
@@ -483,7 +563,8 @@ void DecoderFamily::read_rope(HubConfig& config, ModelSizes& sizes) const {
     sizes.values.set("rotary_share", rope.share > 0 ? rope.share : share);
   }
   if (traits_.shape.local_rope_theta > 0) {
-    const double given = sizes.values.number("local_rope_theta");
+    const double given = traits_.rope_by_layers ? traits_.shape.local_rope_theta
+                                                : sizes.values.number("local_rope_theta");
     sizes.values.set("local_rope_theta", config.rope_theta_of(std::string(sliding), given));
   }
   if (!traits_.scaled_rope) {
@@ -542,9 +623,18 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
       sizes.values.set(property.key, read_word(config, property));
     } else if (property.form == HubForm::zeros) {
       sizes.values.set(property.key, zeros_of(config, property, sizes.values.integer("layers")));
+      if (!property.replaces.empty() && !config.numbers(property.hub, 1).empty()) {
+        replaced.push_back(property.replaces);
+      }
+    } else if (property.form == HubForm::others) {
+      sizes.values.set(property.key,
+                       layers_beside(config, property, sizes.values.integer("layers")));
       if (!property.replaces.empty() && config.has(property.hub)) {
         replaced.push_back(property.replaces);
       }
+    } else if (property.form == HubForm::marks) {
+      sizes.values.set(property.key,
+                       marked_layers(config, property, sizes.values.integer("layers")));
     } else if (std::holds_alternative<std::vector<std::int64_t>>(property.absent)) {
       sizes.values.set(property.key, config.numbers(property.hub, most_positions));
     } else {
@@ -553,20 +643,41 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
     }
   }
   for (const std::string& key : replaced) {
-    sizes.values.set(key, std::int64_t{0});
+    const auto found = std::ranges::find(traits_.properties, key, &DecoderProperty::key);
+    const double least = found == traits_.properties.end() ? 0 : found->range.low.value_or(0);
+    sizes.values.set(key, static_cast<std::int64_t>(least));
   }
+}
+
+void DecoderFamily::read_global_layers(HubConfig& config, ModelSizes& sizes) const {
+  if (!has_key("global_layers") || config.has("layer_types")) {
+    return;
+  }
+  const nn::DecoderShape shape = shape_of(sizes);
+  const std::int64_t every = traits_.absent.global_every;
+  std::vector<std::int64_t> global;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    // Chunks go with rotation.
+    if (has_key("chunk") ? !shape.is_rotated(layer) : every > 0 && (layer + 1) % every == 0) {
+      global.push_back(layer);
+    }
+  }
+  sizes.values.set("global_layers", global);
 }
 
 void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) const {
   if (pattern() != nullptr) {
     return;
   }
+  if (lists_layers()) {
+    sizes.values.set("global_layers", std::vector<std::int64_t>());
+  }
   const std::vector<std::string> types = config.texts("layer_types");
   if (types.empty()) {
     return;
   }
-  const auto period = std::ranges::find(traits_.properties, "global_every", &DecoderProperty::key);
-  if (period != traits_.properties.end()) {
+  const bool has_period = has_key("global_every");
+  if (has_period) {
     const auto first = std::ranges::find(types, full);
     sizes.values.set("global_every",
                      first == types.end() ? std::int64_t{0} : first - types.begin() + 1);
@@ -577,14 +688,27 @@ void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) cons
                                shape.layers, types.size()));
     return;
   }
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    const std::string_view expected = shape.has_window(layer) ? sliding : full;
-    const std::string& type = types[static_cast<std::size_t>(layer)];
-    if (type != expected) {
-      config.problem(fmt::format("layer_types {} is not supported: layer {} must have \"{}\"",
-                                 shown(json_list(types), 60), layer, expected));
-      return;
+  const auto misfit = [&](std::int64_t layer) {
+    return types[static_cast<std::size_t>(layer)] != type_of(shape, layer);
+  };
+  const auto layers = std::views::iota(std::int64_t{0}, shape.layers);
+  if (lists_layers() && shape.window > 0 && std::ranges::any_of(layers, misfit)) {
+    // Not each so many-th layer: those without a window are listed.
+    shape.global_every = 0;
+    shape.global_layers.clear();
+    for (const std::int64_t layer : layers) {
+      if (types[static_cast<std::size_t>(layer)] == full) {
+        shape.global_layers.push_back(layer);
+      }
     }
+    sizes.values.set("global_layers", shape.global_layers);
+    if (has_period) {
+      sizes.values.set("global_every", std::int64_t{0});
+    }
+  }
+  if (const auto wrong = std::ranges::find_if(layers, misfit); wrong != layers.end()) {
+    config.problem(fmt::format("layer_types {} is not supported: layer {} must have \"{}\"",
+                               shown(json_list(types), 60), *wrong, type_of(shape, *wrong)));
   }
 }
 
@@ -631,6 +755,13 @@ void DecoderFamily::write_rope(const nn::DecoderShape& shape, std::vector<HubKey
     scaling += fmt::format(R"(, "mscale_all_dim": {}, "attention_factor": {})",
                            HubKey("", (by - 1) / (0.1 * std::log(shape.rope_scaling.factor))).json,
                            HubKey("", shape.rope_scaling.amplitude).json);
+  }
+  if (traits_.rope_growth) {
+    const nn::QueryGrowth& growth = shape.growth.queries;
+    scaling += fmt::format(R"(, "llama_4_scaling_beta": {})", HubKey("", growth.scale).json);
+    if (shape.rope_scaling.kind != Kind::llama3 && shape.rope_scaling.kind != Kind::yarn) {
+      scaling += fmt::format(R"(, "original_max_position_embeddings": {})", growth.period);
+    }
   }
   const std::string rope = rope_json(shape.rope_theta, scaling, share);
   // transformers 4 reads rope_theta and rope_scaling, transformers 5 rope_parameters.
@@ -679,9 +810,17 @@ void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey
       all.emplace_back(property.hub, values.flag(property.key));
     } else if (std::holds_alternative<std::int64_t>(property.initial)) {
       const std::int64_t value = values.integer(property.key);
-      all.push_back(value > 0               ? HubKey(property.hub, value)
-                    : property.none.empty() ? HubKey::raw(property.hub, "null")
-                                            : HubKey(property.hub, property.none.c_str()));
+      if (value == 0 && std::ranges::find(traits_.properties, property.key,
+                                          &DecoderProperty::replaces) != traits_.properties.end()) {
+        continue;  // transformers computes with it even where there is a list
+      }
+      if (value == 0 && !property.none.empty()) {
+        all.emplace_back(property.hub, property.none.c_str());
+        continue;
+      }
+      all.push_back(value == 0 && property.form != HubForm::counts
+                        ? HubKey::raw(property.hub, "null")
+                        : HubKey(property.hub, value));
       if (!property.also.empty()) {
         all.emplace_back(property.also, value);
       }
@@ -702,6 +841,25 @@ void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey
         marks.push_back(zero ? 0 : 1);
       }
       all.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(marks, ", "))));
+    } else if (property.form == HubForm::others) {
+      const std::vector<std::int64_t>& others = values.integers(property.key);
+      std::vector<std::int64_t> listed;
+      const std::int64_t every = property.replaces.empty() ? 1 : values.integer(property.replaces);
+      for (std::int64_t layer = 0; layer < values.integer("layers"); ++layer) {
+        if ((layer + 1) % every == 0 && std::ranges::find(others, layer) == others.end()) {
+          listed.push_back(layer);
+        }
+      }
+      all.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(listed, ", "))));
+    } else if (property.form == HubForm::marks) {
+      std::vector<std::string> marks(static_cast<std::size_t>(values.integer("layers")),
+                                     property.marks.second);
+      for (const std::int64_t layer : values.integers(property.key)) {
+        if (layer < std::ssize(marks)) {
+          marks[static_cast<std::size_t>(layer)] = property.marks.first;
+        }
+      }
+      all.push_back(HubKey::raw(property.hub, json_list(marks)));
     } else if (std::holds_alternative<std::vector<std::int64_t>>(property.initial)) {
       all.push_back(HubKey::raw(
           property.hub, fmt::format("[{}]", fmt::join(values.integers(property.key), ", "))));
@@ -725,10 +883,10 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
       all.push_back(HubKey::raw(fixed.key, fixed.json));
     }
   }
-  if (traits_.layer_types) {
+  if (lists_layers()) {
     std::vector<std::string> types;
     for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-      types.emplace_back(shape.has_window(layer) ? sliding : full);
+      types.emplace_back(type_of(shape, layer));
     }
     all.push_back(HubKey::raw("layer_types", json_list(types)));
   }
@@ -789,6 +947,11 @@ std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
 
 std::vector<std::string> DecoderFamily::ignored_tensors() const { return traits_.ignored_tensors; }
 
+std::vector<std::string> DecoderFamily::packed_forms() const {
+  return traits_.experts && traits_.experts->packed ? std::vector<std::string>{"mxfp4"}
+                                                    : std::vector<std::string>{};
+}
+
 ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
   const std::string key = hub_size("layers");
   return {"model.layers.", key.empty() && pattern() != nullptr ? pattern()->hub : key,
@@ -838,7 +1001,7 @@ std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) c
   } else if (shape.latent_rank > 0) {
     all.push_back({attention + "kv_b_proj.weight",
                    {heads + " times the features of a head", hub_key("latent_rank", "")},
-                   {shape.heads * (shape.plain_dim + shape.value_dim), shape.latent_rank}});
+                   {shape.heads * (shape.plain_dim + shape.value_extent()), shape.latent_rank}});
   } else {
     all.push_back({attention + "q_proj.weight",
                    {heads + " times head_dim", dim},

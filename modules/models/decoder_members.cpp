@@ -4,8 +4,10 @@ module;
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tessera/shown.hpp>
 #include <type_traits>
 #include <utility>
@@ -35,6 +37,7 @@ struct Word {
 };
 
 using nn::Activation;
+using nn::GroupScore;
 using nn::HeadNorm;
 using nn::OutputGate;
 using nn::RecurrentRule;
@@ -46,7 +49,8 @@ constexpr Word<Activation> activations[] = {{Activation::silu, "silu"},
                                             {Activation::gelu_tanh, "gelu_tanh"},
                                             {Activation::gelu, "gelu"},
                                             {Activation::relu, "relu"},
-                                            {Activation::squared_relu, "squared_relu"}};
+                                            {Activation::squared_relu, "squared_relu"},
+                                            {Activation::xielu, "xielu"}};
 constexpr Word<HeadNorm> head_norms[] = {{HeadNorm::none, "none"},
                                          {HeadNorm::shared, "shared"},
                                          {HeadNorm::each, "each"},
@@ -60,6 +64,10 @@ constexpr Word<RecurrentRule> rules[] = {{RecurrentRule::delta, "delta"},
 constexpr Word<RouterScore> scores[] = {{RouterScore::softmax, "softmax"},
                                         {RouterScore::sigmoid, "sigmoid"}};
 
+constexpr Word<GroupScore> group_scores[] = {
+    {GroupScore::none, "none"}, {GroupScore::two_best, "two_best"}, {GroupScore::best, "best"}};
+
+constexpr std::span<const Word<GroupScore>> words(GroupScore) { return group_scores; }
 constexpr std::span<const Word<Activation>> words(Activation) { return activations; }
 constexpr std::span<const Word<HeadNorm>> words(HeadNorm) { return head_norms; }
 constexpr std::span<const Word<NormKind>> words(NormKind) { return norm_kinds; }
@@ -70,12 +78,104 @@ constexpr std::span<const Word<RouterScore>> words(RouterScore) { return scores;
 template <class Field>
 constexpr bool is_word = std::is_enum_v<Field>;
 
-std::vector<NamedDecoderMember> sorted(std::vector<NamedDecoderMember> all,
-                                       const std::vector<NamedDecoderMember>& others) {
-  all.insert(all.end(), others.begin(), others.end());
-  std::ranges::sort(all, {}, &NamedDecoderMember::name);
-  return all;
-}
+using Form = Shape::ExpertForm;
+using Growth = Shape::Growth;
+constexpr auto form = &Shape::expert_form;
+constexpr auto growth = &Shape::growth;
+
+struct Member {
+  const char* name;
+  DecoderMember member;
+};
+
+// Sorted by name.
+constexpr Member members[] = {
+    {"activation", decoder_field<&Shape::activation>},
+    {"attention_gate", decoder_field<&Shape::attention_gate>},
+    {"attention_scale", decoder_field<&Shape::attention_scale>},
+    {"attention_softcap", decoder_field<&Shape::attention_softcap>},
+    {"bias", decoder_field<&Shape::bias>},
+    {"chunk", decoder_field<&Shape::chunk>},
+    {"dense_layers", decoder_field<&Shape::dense_layers>},
+    {"embedding_norm", decoder_field<&Shape::embedding_norm>},
+    {"embedding_scale", decoder_field<&Shape::embedding_scale>},
+    {"expert_dim", decoder_field<&Shape::expert_dim>},
+    {"expert_form.bias", decoder_field<form, &Form::bias>},
+    {"expert_form.limits.most", decoder_field<form, &Form::limits, &nn::GateLimits::most>},
+    {"expert_form.limits.slope", decoder_field<form, &Form::limits, &nn::GateLimits::slope>},
+    {"expert_form.logit_bias", decoder_field<form, &Form::logit_bias>},
+    {"expert_form.weigh_inputs", decoder_field<form, &Form::weigh_inputs>},
+    {"expert_groups", decoder_field<&Shape::expert_groups>},
+    {"expert_scale", decoder_field<&Shape::expert_scale>},
+    {"experts", decoder_field<&Shape::experts>},
+    {"experts_every", decoder_field<&Shape::experts_every>},
+    {"experts_per_token", decoder_field<&Shape::experts_per_token>},
+    {"ffn_bias", decoder_field<&Shape::ffn_bias>},
+    {"first_dense_layers", decoder_field<&Shape::first_dense_layers>},
+    {"gated", decoder_field<&Shape::gated>},
+    {"global_every", decoder_field<&Shape::global_every>},
+    {"global_layers", decoder_field<&Shape::global_layers>},
+    {"group_score", decoder_field<&Shape::group_score>},
+    {"groups_per_token", decoder_field<&Shape::groups_per_token>},
+    {"growth.enabled", decoder_field<growth, &Growth::enabled>},
+    {"growth.first", decoder_field<growth, &Growth::queries, &nn::QueryGrowth::first>},
+    {"growth.period", decoder_field<growth, &Growth::queries, &nn::QueryGrowth::period>},
+    {"growth.scale", decoder_field<growth, &Growth::queries, &nn::QueryGrowth::scale>},
+    {"growth.unrotated_only", decoder_field<growth, &Growth::unrotated_only>},
+    {"head_bias", decoder_field<&Shape::head_bias>},
+    {"head_norm_bias", decoder_field<&Shape::head_norm_bias>},
+    {"head_norm_weight", decoder_field<&Shape::head_norm_weight>},
+    {"last_expert_layer", decoder_field<&Shape::last_expert_layer>},
+    {"latent_rank", decoder_field<&Shape::latent_rank>},
+    {"local_rope_theta", decoder_field<&Shape::local_rope_theta>},
+    {"local_unscaled", decoder_field<&Shape::local_unscaled>},
+    {"logit_base", decoder_field<&Shape::logit_base>},
+    {"logit_divisor", decoder_field<&Shape::logit_divisor>},
+    {"logit_scale", decoder_field<&Shape::logit_scale>},
+    {"logit_softcap", decoder_field<&Shape::logit_softcap>},
+    {"norm_after_rotation", decoder_field<&Shape::norm_after_rotation>},
+    {"norm_bias", decoder_field<&Shape::norm_bias>},
+    {"norm_eps", decoder_field<&Shape::norm_eps>},
+    {"norm_inputs", decoder_field<&Shape::norm_inputs>},
+    {"norm_kind", decoder_field<&Shape::norm_kind>},
+    {"norm_offset", decoder_field<&Shape::norm_offset>},
+    {"norm_results", decoder_field<&Shape::norm_results>},
+    {"norm_rotated_only", decoder_field<&Shape::norm_rotated_only>},
+    {"norm_weight", decoder_field<&Shape::norm_weight>},
+    {"normalize_experts", decoder_field<&Shape::normalize_experts>},
+    {"output_bias", decoder_field<&Shape::output_bias>},
+    {"parallel_block", decoder_field<&Shape::parallel_block>},
+    {"parallel_norms", decoder_field<&Shape::parallel_norms>},
+    {"plain_dim", decoder_field<&Shape::plain_dim>},
+    {"qkv_clip", decoder_field<&Shape::qkv_clip>},
+    {"query_key_norm", decoder_field<&Shape::query_key_norm>},
+    {"query_rank", decoder_field<&Shape::query_rank>},
+    {"residual_depth", decoder_field<&Shape::residual_depth>},
+    {"residual_scale", decoder_field<&Shape::residual_scale>},
+    {"rope_limit", decoder_field<&Shape::rope_limit>},
+    {"rope_stretch", decoder_field<&Shape::rope_stretch>},
+    {"rope_theta", decoder_field<&Shape::rope_theta>},
+    {"rotary_dim", decoder_field<&Shape::rotary_dim>},
+    {"rotary_pairs", decoder_field<&Shape::rotary_pairs>},
+    {"rotary_reversed", decoder_field<&Shape::rotary_reversed>},
+    {"rotary_share", decoder_field<&Shape::rotary_share>},
+    {"rotate_local_only", decoder_field<&Shape::rotate_local_only>},
+    {"rotated_dim", decoder_field<&Shape::rotated_dim>},
+    {"router_bias", decoder_field<&Shape::router_bias>},
+    {"router_score", decoder_field<&Shape::router_score>},
+    {"scale_embeddings", decoder_field<&Shape::scale_embeddings>},
+    {"score_dim", decoder_field<&Shape::score_dim>},
+    {"shared_expert_dim", decoder_field<&Shape::shared_expert_dim>},
+    {"shared_expert_gate", decoder_field<&Shape::shared_expert_gate>},
+    {"shared_experts", decoder_field<&Shape::shared_experts>},
+    {"sinks", decoder_field<&Shape::sinks>},
+    {"tie_embeddings", decoder_field<&Shape::tie_embeddings>},
+    {"unrotated_every", decoder_field<&Shape::unrotated_every>},
+    {"unrotated_layers", decoder_field<&Shape::unrotated_layers>},
+    {"value_dim", decoder_field<&Shape::value_dim>},
+    {"window", decoder_field<&Shape::window>}};
+static_assert(std::ranges::is_sorted(members, {},
+                                     [](const Member& one) { return std::string_view(one.name); }));
 
 /// Those of the kinds of layers, and of recurrent ones.
 std::vector<NamedDecoderMember> layer_members() {
@@ -105,73 +205,17 @@ std::vector<NamedDecoderMember> layer_members() {
 }  // namespace
 
 std::span<const NamedDecoderMember> decoder_members() {
-  static const std::vector<NamedDecoderMember> all =
-      sorted({{"activation", decoder_field<&Shape::activation>},
-              {"attention_gate", decoder_field<&Shape::attention_gate>},
-              {"attention_scale", decoder_field<&Shape::attention_scale>},
-              {"attention_softcap", decoder_field<&Shape::attention_softcap>},
-              {"bias", decoder_field<&Shape::bias>},
-              {"dense_layers", decoder_field<&Shape::dense_layers>},
-              {"embedding_norm", decoder_field<&Shape::embedding_norm>},
-              {"embedding_scale", decoder_field<&Shape::embedding_scale>},
-              {"expert_dim", decoder_field<&Shape::expert_dim>},
-              {"expert_groups", decoder_field<&Shape::expert_groups>},
-              {"expert_scale", decoder_field<&Shape::expert_scale>},
-              {"experts", decoder_field<&Shape::experts>},
-              {"experts_every", decoder_field<&Shape::experts_every>},
-              {"experts_per_token", decoder_field<&Shape::experts_per_token>},
-              {"ffn_bias", decoder_field<&Shape::ffn_bias>},
-              {"first_dense_layers", decoder_field<&Shape::first_dense_layers>},
-              {"gated", decoder_field<&Shape::gated>},
-              {"global_every", decoder_field<&Shape::global_every>},
-              {"global_layers", decoder_field<&Shape::global_layers>},
-              {"groups_per_token", decoder_field<&Shape::groups_per_token>},
-              {"head_bias", decoder_field<&Shape::head_bias>},
-              {"head_norm_weight", decoder_field<&Shape::head_norm_weight>},
-              {"latent_rank", decoder_field<&Shape::latent_rank>},
-              {"local_rope_theta", decoder_field<&Shape::local_rope_theta>},
-              {"local_unscaled", decoder_field<&Shape::local_unscaled>},
-              {"logit_divisor", decoder_field<&Shape::logit_divisor>},
-              {"logit_scale", decoder_field<&Shape::logit_scale>},
-              {"logit_softcap", decoder_field<&Shape::logit_softcap>},
-              {"norm_after_rotation", decoder_field<&Shape::norm_after_rotation>},
-              {"norm_bias", decoder_field<&Shape::norm_bias>},
-              {"norm_eps", decoder_field<&Shape::norm_eps>},
-              {"norm_inputs", decoder_field<&Shape::norm_inputs>},
-              {"norm_kind", decoder_field<&Shape::norm_kind>},
-              {"norm_offset", decoder_field<&Shape::norm_offset>},
-              {"norm_results", decoder_field<&Shape::norm_results>},
-              {"norm_weight", decoder_field<&Shape::norm_weight>},
-              {"normalize_experts", decoder_field<&Shape::normalize_experts>},
-              {"output_bias", decoder_field<&Shape::output_bias>},
-              {"parallel_block", decoder_field<&Shape::parallel_block>},
-              {"parallel_norms", decoder_field<&Shape::parallel_norms>},
-              {"plain_dim", decoder_field<&Shape::plain_dim>},
-              {"qkv_clip", decoder_field<&Shape::qkv_clip>},
-              {"query_key_norm", decoder_field<&Shape::query_key_norm>},
-              {"query_rank", decoder_field<&Shape::query_rank>},
-              {"residual_scale", decoder_field<&Shape::residual_scale>},
-              {"rope_limit", decoder_field<&Shape::rope_limit>},
-              {"rope_stretch", decoder_field<&Shape::rope_stretch>},
-              {"rope_theta", decoder_field<&Shape::rope_theta>},
-              {"rotary_dim", decoder_field<&Shape::rotary_dim>},
-              {"rotary_pairs", decoder_field<&Shape::rotary_pairs>},
-              {"rotary_share", decoder_field<&Shape::rotary_share>},
-              {"rotate_local_only", decoder_field<&Shape::rotate_local_only>},
-              {"rotated_dim", decoder_field<&Shape::rotated_dim>},
-              {"router_bias", decoder_field<&Shape::router_bias>},
-              {"router_score", decoder_field<&Shape::router_score>},
-              {"scale_embeddings", decoder_field<&Shape::scale_embeddings>},
-              {"score_dim", decoder_field<&Shape::score_dim>},
-              {"shared_expert_dim", decoder_field<&Shape::shared_expert_dim>},
-              {"shared_expert_gate", decoder_field<&Shape::shared_expert_gate>},
-              {"shared_experts", decoder_field<&Shape::shared_experts>},
-              {"tie_embeddings", decoder_field<&Shape::tie_embeddings>},
-              {"unrotated_every", decoder_field<&Shape::unrotated_every>},
-              {"unrotated_layers", decoder_field<&Shape::unrotated_layers>},
-              {"value_dim", decoder_field<&Shape::value_dim>},
-              {"window", decoder_field<&Shape::window>}},
-             layer_members());
+  static const std::vector<NamedDecoderMember> all = [] {
+    std::vector<NamedDecoderMember> list;
+    for (const Member& one : members) {
+      list.push_back({one.name, one.member});
+    }
+    for (NamedDecoderMember& one : layer_members()) {
+      list.push_back(std::move(one));
+    }
+    std::ranges::sort(list, {}, &NamedDecoderMember::name);
+    return list;
+  }();
   return all;
 }
 

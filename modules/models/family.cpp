@@ -32,6 +32,7 @@ std::vector<HubTensor> ModelFamily::tensors(const ModelSizes& /*sizes*/) const {
 TensorSplit ModelFamily::tensor_split(const ModelSizes&) const { return {}; }
 std::string ModelFamily::base_prefix() const { return ""; }
 std::vector<std::string> ModelFamily::ignored_tensors() const { return {}; }
+std::vector<std::string> ModelFamily::packed_forms() const { return {}; }
 
 std::vector<std::string> model_families() {
   std::vector<std::string> names = plugin::host().names(ModelFamily::plugin_kind.name);

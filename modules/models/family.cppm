@@ -14,15 +14,17 @@ export namespace tessera::models {
 struct HubTensor {
   std::string parameter;    // its qualified name in the model
   std::string tensor;       // its name in the folder
-  bool transposed = false;  // the folder's is [in, out], as of transformers' Conv1D
+  bool transposed = false;  // the folder's last two dims are swapped: [in, out], as of Conv1D
   int part = 0;   // the first of its parts, of `parts` equal ones along dim 0 of the parameter's
   int parts = 1;  // layout, which is the folder's last dim where it is transposed
   int parts_taken = 1;  // how many of them it has
   int dim = 0;     // of the folder's tensor, along which the parts are where it is not transposed
   int groups = 1;  // the parts follow one another in each of so many equal groups
+  bool alternating = false;  // or they take turns, index by index
   /// The parameter's dim 0 counts tensors of the folder, which lack that dim: their names have the
   /// number, from 0, in the place of `*`. Neither transposed nor a part.
   bool stacked = false;
+  bool row = false;  // the folder's tensor is [1, N], the parameter [N]; neither of the above
 };
 
 /// A parameter whose shape follows from sizes, for a comparison before anything is built.
@@ -91,6 +93,9 @@ class ModelFamily {
   virtual std::string base_prefix() const;
   /// Patterns of tensors in a folder that are not parameters. The default: none.
   virtual std::vector<std::string> ignored_tensors() const;
+  /// What quantization_config may have as its quant_method: forms that hub::HubWeights unpacks. The
+  /// default: none.
+  virtual std::vector<std::string> packed_forms() const;
   /// Text before a layer's number in its name, "model.layers.", and the size that counts them.
   struct Layers {
     std::string prefix;

@@ -339,12 +339,15 @@ class FamilyReader {
 
   void read_defaults(DecoderTraits& traits) {
     if (const toml::table* const rope = section("rope")) {
-      check_names(*rope, "rope.", {"scaled", "partial", "keys", "alpha", "ignored"});
+      check_names(*rope, "rope.",
+                  {"scaled", "partial", "keys", "alpha", "by_layers", "growth", "ignored"});
       set(*rope, "ignored", "rope.", traits.ignored_rope);
       set(*rope, "scaled", "rope.", traits.scaled_rope);
       set(*rope, "partial", "rope.", traits.partial_rope);
       set(*rope, "keys", "rope.", traits.rope_keys);
       set(*rope, "alpha", "rope.", traits.rope_alpha);
+      set(*rope, "by_layers", "rope.", traits.rope_by_layers);
+      set(*rope, "growth", "rope.", traits.rope_growth);
     }
     const toml::table* const table = section("default");
     if (table == nullptr) {
@@ -352,11 +355,18 @@ class FamilyReader {
     }
     check_names(*table, "default.",
                 {"max_positions", "head_dim", "kv_heads", "ffn_per_dim", "rope_theta",
-                 "rotary_share", "norm_eps", "tie_embeddings"});
+                 "rotary_share", "norm_eps", "tie_embeddings", "global_every", "rope"});
     DecoderTraits::HubDefaults& absent = traits.absent;
+    if (const toml::node* const rope = table->get("rope")) {
+      absent.rope = json_of(*rope);
+      if (!rope->is_table()) {
+        problem(*rope, "default.rope: expected a table, as rope_parameters has it");
+      }
+    }
     for (auto& [key, to] : {std::pair{"max_positions", &absent.max_positions},
                             {"head_dim", &absent.head_dim},
-                            {"kv_heads", &absent.kv_heads}}) {
+                            {"kv_heads", &absent.kv_heads},
+                            {"global_every", &absent.global_every}}) {
       set(*table, key, "default.", *to);
     }
     for (auto& [key, to] : {std::pair{"ffn_per_dim", &absent.ffn_per_dim},
@@ -443,10 +453,10 @@ class FamilyReader {
   }
 
   std::optional<DecoderProperty> read_key(const toml::table& table) {
-    check_names(
-        table, "key.",
-        {"name", "config", "also", "sets", "initial", "absent", "doc", "low", "high", "above",
-         "whole", "zeros", "words", "replaces", "layers", "indices", "interval", "entry", "none"});
+    check_names(table, "key.",
+                {"name",     "config", "also",    "sets",     "initial", "absent", "doc",   "low",
+                 "high",     "above",  "whole",   "counts",   "zeros",   "others", "marks", "words",
+                 "replaces", "layers", "indices", "interval", "entry",   "none"});
     DecoderProperty property;
     set(table, "name", "key.", property.key);
     set(table, "config", "key.", property.hub);
@@ -487,6 +497,23 @@ class FamilyReader {
   void read_form(const toml::table& table, DecoderProperty& property) {
     if (take<bool>(table, "zeros", "key.").value_or(false)) {
       property.form = HubForm::zeros;
+    }
+    if (take<bool>(table, "others", "key.").value_or(false)) {
+      property.form = HubForm::others;
+    }
+    if (take<bool>(table, "counts", "key.").value_or(false)) {
+      property.form = HubForm::counts;
+    }
+    if (std::vector<std::string> marks; table.contains("marks")) {
+      set(table, "marks", "key.", marks);
+      property.form = HubForm::marks;
+      if (marks.size() != 2) {
+        problem(table,
+                "key.marks: expected two texts, that of the property's layers and that of "
+                "all others");
+        return;
+      }
+      property.marks = {marks[0], marks[1]};
     }
     const bool layers = table.contains("layers");
     const toml::node* const words = table.get(layers ? "layers" : "words");
@@ -530,16 +557,21 @@ class FamilyReader {
     if ((!flag && text != has_words) || (flag && property.form == HubForm::layers) ||
         (property.entry >= 0 && !std::holds_alternative<double>(type)) ||
         (!property.none.empty() && !std::holds_alternative<std::int64_t>(type)) ||
-        (property.form == HubForm::zeros &&
-         !std::holds_alternative<std::vector<std::int64_t>>(type))) {
-      problem(table, "key: `words` are for properties that are texts, and `zeros` for lists");
+        ((property.form == HubForm::zeros || property.form == HubForm::others ||
+          property.form == HubForm::marks) &&
+         !std::holds_alternative<std::vector<std::int64_t>>(type)) ||
+        (property.form == HubForm::counts && !std::holds_alternative<std::int64_t>(type))) {
+      problem(table,
+              "key: `words` are for properties that are texts, `zeros`, `others` and `marks` for "
+              "lists, `counts` for integers");
       return false;
     }
     const auto initial = read_value(*table.get("initial"), "key.initial", type);
     const toml::node* const absent = table.get("absent");
     const auto missing = absent == nullptr ? initial : read_value(*absent, "key.absent", type);
-    if (!property.replaces.empty() && property.form != HubForm::zeros) {
-      problem(table, "key: `replaces` goes with `zeros`");
+    if (!property.replaces.empty() && property.form != HubForm::zeros &&
+        property.form != HubForm::others) {
+      problem(table, "key: `replaces` goes with `zeros` and `others`");
       return false;
     }
     if (!initial || !missing || !is_word(table, "key.initial", property.members[0], *initial) ||
@@ -557,6 +589,12 @@ class FamilyReader {
     return true;
   }
 
+  static std::string json_of(const toml::node& node) {
+    std::ostringstream text;
+    text << toml::json_formatter(node);
+    return text.str();
+  }
+
   void read_fixed(DecoderTraits& traits) {
     set(root_, "ignored", "", traits.ignored_keys);
     each("fixed", [&](const toml::table& table) {
@@ -567,9 +605,7 @@ class FamilyReader {
       set(table, "written", "fixed.", fixed.written);
       fixed.json = "null";
       if (const toml::node* const value = table.get("value")) {
-        std::ostringstream text;
-        text << toml::json_formatter(*value);
-        fixed.json = text.str();
+        fixed.json = json_of(*value);
       }
       if (fixed.key.empty() || fixed.reason.empty()) {
         problem(table, "fixed: needs `config` and `reason`");
@@ -593,9 +629,19 @@ class FamilyReader {
                                                           {"shared", &experts.shared},
                                                           {"shared_gate", &experts.shared_gate},
                                                           {"gate_up", &experts.gate_up},
-                                                          {"all_down", &experts.all_down}};
-    std::vector<std::string> known;
+                                                          {"all_down", &experts.all_down},
+                                                          {"logit_bias", &experts.logit_bias},
+                                                          {"gate_up_bias", &experts.gate_up_bias},
+                                                          {"down_bias", &experts.down_bias}};
+    std::vector<std::string> known = {"bias_row"};
+    set(*table, "bias_row", "experts.", experts.bias_row);
     for (const auto& [name, to] : names) {
+      known.emplace_back(name);
+      set(*table, name, "experts.", *to);
+    }
+    for (const auto& [name, to] : {std::pair{"transposed", &experts.transposed},
+                                   {"alternating", &experts.alternating},
+                                   {"packed", &experts.packed}}) {
       known.emplace_back(name);
       set(*table, name, "experts.", *to);
     }

@@ -62,7 +62,8 @@ bool HubRope::operator==(const HubRope& other) const {
   return theta == other.theta && kind == other.kind && factor == other.factor &&
          original_positions == other.original_positions && low == other.low && high == other.high &&
          amplitude == other.amplitude && whole_dims == other.whole_dims && share == other.share &&
-         alpha == other.alpha && score_scale == other.score_scale;
+         alpha == other.alpha && score_scale == other.score_scale && growth == other.growth &&
+         growth_period == other.growth_period;
 }
 
 struct HubConfig::State {
@@ -137,6 +138,10 @@ struct HubConfig::State {
       // Hunyuan's folders have those of yarn beside a dynamic one, without effect.
       also({"alpha", "beta_slow", "beta_fast", "mscale", "mscale_all_dim"});
     }
+    if (parts.growth) {
+      also({"llama_4_scaling_beta", "original_max_position_embeddings",
+            "max_position_embeddings"});  // the last one has no effect
+    }
     if (kind == "llama3") {
       also({"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
     } else if (kind == "yarn") {
@@ -185,6 +190,19 @@ struct HubConfig::State {
                         to.original_positions));
       }
     }
+  }
+
+  /// By what queries grow, and after how many positions.
+  void read_growth(const std::string& key, const Json& rope, HubRope& to) {
+    for (const char* part : {"llama_4_scaling_beta", "original_max_position_embeddings"}) {
+      if (!present(rope, part)) {
+        problems.push_back(fmt::format("{}.{} is missing", key, part));
+        return;
+      }
+    }
+    const bool none = rope["llama_4_scaling_beta"] == 0;
+    to.growth = none ? 0 : positive(rope, "llama_4_scaling_beta", 0);
+    to.growth_period = positive(rope, "original_max_position_embeddings", 1);
   }
 
   /// What scores of attention over latent features are multiplied by.
@@ -286,9 +304,37 @@ std::int64_t HubConfig::size(const std::string& key, std::int64_t limit, std::in
   return value.get<std::int64_t>();
 }
 
+std::int64_t HubConfig::integer(const std::string& key, double low, std::int64_t high,
+                                std::int64_t otherwise) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return otherwise;
+  }
+  const Json& value = state_->json[key];
+  if (!value.is_number_integer() || value < low || value > high) {
+    problem(fmt::format("{}: expected an integer from {} to {}, got {}", key, low, high,
+                        json_shown(value)));
+    return otherwise;
+  }
+  return value.get<std::int64_t>();
+}
+
 double HubConfig::positive(const std::string& key, double otherwise) {
   state_->read.insert(key);
   return state_->positive(state_->json, key, otherwise);
+}
+
+double HubConfig::rate(const std::string& key, double otherwise) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return otherwise;
+  }
+  const Json& value = state_->json[key];
+  if (!value.is_number() || !(value.get<double>() >= 0) || !(value.get<double>() < 1)) {
+    problem(fmt::format("{}: expected a number from 0 to below 1, got {}", key, json_shown(value)));
+    return otherwise;
+  }
+  return value.get<double>();
 }
 
 bool HubConfig::flag(const std::string& key, bool otherwise) {
@@ -441,14 +487,18 @@ HubRope HubConfig::rope(std::span<const std::string> kinds, double theta, const 
   if (!by_layers) {
     take(config);
   }
+  const bool assumed = !parts.absent.empty() && !present(config, "rope_scaling") &&
+                       !present(config, "rope_parameters");
+  const Json absent = assumed ? parse_json(parts.absent) : Json();
   std::optional<HubRope> scaling;  // of rope_scaling, which transformers 4 reads
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     state_->read.insert(key);
-    if (!present(config, key)) {
+    const bool is_parameters = std::string_view(key) == "rope_parameters";
+    if (!present(config, key) && !(assumed && is_parameters)) {
       continue;
     }
-    const bool nested = by_layers && std::string_view(key) == "rope_parameters";
-    const Json& object = nested ? config[key][layers] : config[key];
+    const bool nested = by_layers && is_parameters;
+    const Json& object = assumed ? absent : nested ? config[key][layers] : config[key];
     if (!object.is_object()) {
       problem(fmt::format("{}: expected an object, got {}", key, json_shown(object)));
       continue;
@@ -462,6 +512,9 @@ HubRope HubConfig::rope(std::span<const std::string> kinds, double theta, const 
     }
     if (parts.share) {
       rope.share = state_->positive(object, "partial_rotary_factor", 0);
+    }
+    if (parts.growth) {
+      state_->read_growth(key, object, rope);
     }
     if (parts.alpha && rope.kind == "dynamic") {
       rope.alpha = state_->positive(object, "alpha", 0);
@@ -497,17 +550,12 @@ void HubConfig::ignore(std::span<const std::string> keys) {
   state_->ignored.insert(keys.begin(), keys.end());
 }
 
-void HubConfig::check_common(const std::string& architecture) {
+void HubConfig::check_common(const std::string& architecture, std::span<const std::string> packed) {
   const Json& json = state_->json;
   only("is_causal", "true", "a token attends to earlier tokens only");
   only("is_encoder_decoder", "false", "the model is a decoder");
   only("add_cross_attention", "false", "the model is a decoder");
-  only("pruned_heads", "{}", "all heads are computed");
-  only("per_layer_config", "{}", "all layers have the same sizes");
-  only("quantization_config", "null", "weights are floating numbers");
-  only("compression_config", "null", "weights are floating numbers");
-  only("configuration_files", "null", "transformers reads another file in the place of this one");
-  only("transformers_weights", "\"model.safetensors\"", "transformers reads the weights there");
+  check_folder(packed);
   only("loss_type", "\"ForCausalLM\"", "the loss is the cross entropy of the next token");
   if (present(json, "architectures")) {
     // The class in a folder that names several classes, or none, or another one. Early writers
@@ -520,6 +568,26 @@ void HubConfig::check_common(const std::string& architecture) {
                      "another model, or another head on it");
     }
   }
+}
+
+void HubConfig::check_folder(std::span<const std::string> packed) {
+  const Json& json = state_->json;
+  only("pruned_heads", "{}", "all heads are computed");
+  only("per_layer_config", "{}", "all layers have the same sizes");
+  // The form of packed weights is in the tensors; an export has none.
+  const bool is_packed = present(json, "quantization_config") &&
+                         json["quantization_config"].is_object() &&
+                         std::ranges::any_of(packed, [&](const std::string& form) {
+                           return json["quantization_config"].value("quant_method", Json()) == form;
+                         });
+  if (is_packed) {
+    state_->read.insert("quantization_config");
+  } else {
+    only("quantization_config", "null", "weights are floating numbers");
+  }
+  only("compression_config", "null", "weights are floating numbers");
+  only("configuration_files", "null", "transformers reads another file in the place of this one");
+  only("transformers_weights", "\"model.safetensors\"", "transformers reads the weights there");
   if (!present(json, "auto_map") || !json["auto_map"].is_object()) {
     return;
   }
@@ -530,6 +598,55 @@ void HubConfig::check_common(const std::string& architecture) {
       return;
     }
   }
+}
+
+std::string HubConfig::architecture() {
+  state_->read.insert("architectures");
+  if (!present(state_->json, "architectures") || state_->json["architectures"].empty()) {
+    return "";
+  }
+  const Json& classes = state_->json["architectures"];
+  if (!classes.is_array() || classes.size() != 1 || !classes.front().is_string()) {
+    problem(
+        fmt::format("architectures: expected a list of one class, got {}", json_shown(classes)));
+    return "";
+  }
+  return classes.front().get<std::string>();
+}
+
+std::vector<std::string> HubConfig::labels() {
+  constexpr std::int64_t most = 100000;
+  state_->read.insert("label2id");  // follows from id2label
+  std::int64_t count = size("num_labels", most, 2);
+  state_->read.insert("id2label");
+  const Json& json = state_->json;
+  std::vector<std::string> names;
+  if (!present(json, "id2label")) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      names.push_back(fmt::format("LABEL_{}", i));
+    }
+    return names;
+  }
+  const Json& given = json["id2label"];
+  count = given.is_object() ? static_cast<std::int64_t>(given.size()) : 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto found = given.find(fmt::format("{}", i));
+    if (found == given.end() || !found->is_string()) {
+      count = 0;
+      break;
+    }
+    names.push_back(found->get<std::string>());
+  }
+  if (count == 0 || count > most) {
+    problem(fmt::format("id2label: expected a name for each number from 0 on, got {}",
+                        json_shown(given)));
+    return {"LABEL_0", "LABEL_1"};
+  }
+  if (present(json, "num_labels") && json["num_labels"] != count) {
+    problem(fmt::format("num_labels is {}, but id2label has {}; remove num_labels",
+                        json_shown(json["num_labels"]), count));
+  }
+  return names;
 }
 
 void HubConfig::throw_if_any() const { state_->throw_if_any(); }

@@ -18,6 +18,8 @@ struct HubRope {
   double share = 0;        // partial_rotary_factor; 0: it is not given
   double alpha = 0;        // dynamic: the base is multiplied by alpha ^ (dims / (dims - 2)) instead
   double score_scale = 1;  // of attention over latent features, by mscale_all_dim
+  double growth = 0;       // llama_4_scaling_beta, and the positions of pretraining beside it
+  double growth_period = 0;
   bool operator==(const HubRope& other) const;
 };
 
@@ -25,7 +27,9 @@ struct HubRope {
 struct RopeParts {
   bool share = false;  // partial_rotary_factor
   bool alpha = false;
+  bool growth = false;  // llama_4_scaling_beta, which must be there
   std::vector<std::string> ignored = {};
+  std::string absent = "";  // rope_parameters (JSON) where config.json has none
 };
 
 /// The keys of a config.json by what a family makes of them.
@@ -50,7 +54,12 @@ class HubConfig {
   std::int64_t size(const std::string& key, std::int64_t limit);
   /// Reads a size; `otherwise` where it is absent.
   std::int64_t size(const std::string& key, std::int64_t limit, std::int64_t otherwise);
+  /// Reads an integer from `low` to `high`; `otherwise` where it is absent.
+  std::int64_t integer(const std::string& key, double low, std::int64_t high,
+                       std::int64_t otherwise);
   double positive(const std::string& key, double otherwise);
+  /// Reads a number from 0 to below 1.
+  double rate(const std::string& key, double otherwise);
   bool flag(const std::string& key, bool otherwise);
   /// Reads a text, or "true" or "false" of one of these; `otherwise` where it is absent.
   std::string text(const std::string& key, const std::string& otherwise);
@@ -90,8 +99,16 @@ class HubConfig {
   bool sound() const;
 
   // For who reads the whole file; a family only reads its own keys.
-  /// Checks the keys of all families: the class, the tasks of the weights, quantization.
-  void check_common(const std::string& architecture);
+  /// Checks the keys of all decoders: the class, the tasks of the weights, and those below.
+  /// `packed`: the quantizations of weights that can be read (ModelFamily::packed_forms).
+  void check_common(const std::string& architecture, std::span<const std::string> packed = {});
+  /// Checks the keys of all models: quantization, pruned heads, code and files of the folder's own.
+  void check_folder(std::span<const std::string> packed = {});
+  /// The class that the folder names; "" where it names none. Several are a problem.
+  std::string architecture();
+  /// The names of what a classifier tells apart: those of id2label by their numbers, or "LABEL_0"
+  /// and so on, num_labels of them, or two.
+  std::vector<std::string> labels();
   /// Error (input) that lists the problems, if there are any.
   void throw_if_any() const;
   const std::vector<std::string>& problems() const;

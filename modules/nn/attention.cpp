@@ -20,6 +20,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
+import tessera.dtensor;
 
 namespace tessera::nn {
 namespace {
@@ -68,11 +69,16 @@ void AttentionOptions::check() const {
                               heads, dim)});
   }
   rotary.check(head_extent());
-  if ((window != 0 || softcap != 0) && (!causal || dropout > 0)) {
+  growth.check();
+  if (is_special() && (!causal || dropout > 0)) {
     fail_input({.thing = "attention",
-                .wrong =
-                    "a window or a softcap goes neither with dropout of probabilities nor with "
-                    "attention that is not causal"});
+                .wrong = "a window, a softcap, chunks and sinks go neither with dropout of "
+                         "probabilities nor with attention that is not causal"});
+  }
+  if (chunk < 0 || (chunk > 0 && window != 0)) {
+    fail_input({.thing = "attention",
+                .wrong = "chunks have at least one position, and no window",
+                .got = fmt::format("{} positions, window {}", chunk, window)});
   }
 }
 
@@ -82,7 +88,7 @@ InnerAttention::InnerAttention(const AttentionOptions& options) : options_(optio
 
 std::string_view InnerAttention::kind() const { return "InnerAttention"; }
 std::vector<std::string> InnerAttention::input_names() const {
-  return {"q", "k", "v", "mask", "documents"};
+  return {"q", "k", "v", "mask", "documents", "sinks"};
 }
 
 Tensors InnerAttention::forward(const Tensors& inputs) {
@@ -92,20 +98,21 @@ Tensors InnerAttention::forward(const Tensors& inputs) {
   const Tensor& mask = inputs[3];
   const Tensor& documents = inputs[4];
   if (!mask && dropout() == 0 && options_.causal) {
-    return {ops::causal_attention(q, k, v,
-                                  {.scale = options_.scale,
-                                   .window = options_.window,
-                                   .softcap = options_.softcap,
-                                   .documents = documents})};
+    const ops::CausalOptions causal{.scale = options_.scale,
+                                    .window = options_.window,
+                                    .softcap = options_.softcap,
+                                    .documents = documents};
+    return {inputs[5] ? attention_with_sinks(q, k, v, inputs[5], causal)
+                      : ops::causal_attention(q, k, v, causal)};
   }
   if (mask && documents) {
     fail_input({.thing = fmt::format("module '{}'", name()),
                 .wrong = "an attention with documents takes no mask",
                 .advice = "let the mask hide other documents"});
   }
-  if (options_.window != 0 || options_.softcap != 0) {
+  if (options_.is_special()) {
     fail_input({.thing = fmt::format("module '{}'", name()),
-                .wrong = "an attention with a window or a softcap takes no mask"});
+                .wrong = "an attention with a window, a softcap, chunks or sinks takes no mask"});
   }
   // (B, H, T, D)
   const Tensor by_head = ops::scaled_dot_product_attention(
@@ -124,8 +131,14 @@ void AttentionLayer::add_inner() {
 }
 
 Tensor AttentionLayer::attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask,
-                                const Tensor& documents) {
+                                const Tensor& documents, const Tensor& positions,
+                                const Tensor& sinks) {
   const AttentionOptions& options = inner_options_;
+  if (options.chunk > 0 && (mask || (positions && !documents))) {
+    fail_input({.thing = fmt::format("module '{}'", name()),
+                .wrong = "an attention in chunks takes no mask, and no positions but those of "
+                         "documents"});
+  }
   Tensor result;  // (B, T, H, D)
   if (cache_ != nullptr && cache_->is_split()) {
     if (mask || documents || (is_training() && options.dropout > 0)) {
@@ -137,14 +150,77 @@ Tensor AttentionLayer::attended(const Tensor& q, Tensor k, Tensor v, const Tenso
                             {.scale = options.scale,
                              .window = options.window,
                              .softcap = options.softcap,
-                             .causal = options.causal});
+                             .causal = options.causal},
+                            options.chunk, sinks);
   } else {
     if (cache_ != nullptr) {
       cache_->append(k, v);
     }
-    result = (*inner_)(Tensors{q, k, v, mask, documents})[0];
+    const bool of_chunks = options.chunk > 0 && k.size(1) > options.chunk;
+    if (of_chunks && cache_ != nullptr && !documents) {
+      result = inner_of_chunks(q, k, v, sinks);
+    } else {
+      const Tensor first = of_chunks ? begins_of_chunks(q, documents, positions) : documents;
+      result = inner({q, k, v, mask, first, sinks});
+    }
   }
   return ops::view(result, {result.size(0), result.size(1), result.size(2) * result.size(3)});
+}
+
+Tensor AttentionLayer::inner(const Tensors& inputs) {
+  return inputs[5] ? (*inner_)(inputs)[0]
+                   : (*inner_)(Tensors{inputs[0], inputs[1], inputs[2], inputs[3], inputs[4]})[0];
+}
+
+Tensor AttentionLayer::inner_of_chunks(const Tensor& q, const Tensor& k, const Tensor& v,
+                                       const Tensor& sinks) {
+  const std::int64_t chunk = inner_options_.chunk;
+  const std::int64_t end = k.size(1);
+  const std::int64_t before = end - q.size(1);
+  std::vector<Tensor> results;
+  for (std::int64_t begin = before; begin < end;) {
+    const std::int64_t first = begin / chunk * chunk;
+    const std::int64_t next = std::min(end, first + chunk);
+    results.push_back(inner({ops::narrow(q, 1, begin - before, next - begin),
+                             ops::narrow(k, 1, first, next - first),
+                             ops::narrow(v, 1, first, next - first),
+                             {},
+                             {},
+                             sinks}));
+    begin = next;
+  }
+  return results.size() == 1 ? results[0] : ops::cat(results, 1);
+}
+
+Tensor AttentionLayer::begins_of_chunks(const Tensor& q, const Tensor& documents,
+                                        const Tensor& positions) const {
+  const std::int64_t chunk = inner_options_.chunk;
+  const auto begins = [&](const Tensor& numbers) {
+    const Tensor size =
+        full({}, static_cast<double>(chunk), DType::i64, local_of(numbers).device());
+    return ops::mul(ops::floor_divide(numbers, size), size);
+  };
+  if (documents) {
+    if (!positions) {
+      fail_input({.thing = fmt::format("module '{}'", name()),
+                  .wrong = "an attention in chunks needs the positions of documents"});
+    }
+    return ops::add(documents, begins(positions));
+  }
+  const Tensor own = begins(local_of(numbers_of(q, {})));  // (T)
+  const Tensor of_rows =
+      ops::contiguous(ops::expand(own, {local_of(q).size(0), own.size(0)}));  // (B, T)
+  if (!q.is_distributed()) {
+    return of_rows;
+  }
+  Layout layout = q.layout();
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    const Placement placement = layout.placement(axis);
+    if (!placement.is_shard(0) && !placement.is_shard(1)) {
+      layout = layout.with_placement(axis, Replicate());
+    }
+  }
+  return from_local(of_rows, layout, Dims{q.size(0), q.size(1)});
 }
 
 namespace {
@@ -175,6 +251,11 @@ Attention::Attention(const AttentionOptions& options) : AttentionLayer(options),
   }
   add_inner();
   add_head_norms();
+  if (options.sinks) {
+    add_parameter("sinks", std::make_shared<Parameter>(Dims{options.heads}, options.dtype,
+                                                       Initialization{Initialization::Kind::normal,
+                                                                      options.standard_deviation}));
+  }
   attach<LayerSplits>().check = [this](std::span<const int> axes) { check_heads(axes); };
 }
 
@@ -221,10 +302,12 @@ Tensors Attention::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);  // (B, T, C)
   const Tensor& mask = inputs[1];      // (B or 1, H or 1, T, keys)
   const TokenPositions positions{.given = inputs[2], .before = tokens_before()};  // (B, T)
-  const Tensor q = prepared((*q_)(x), q_norm_, positions);                        // (B, T, H, D)
+  const Tensor q =
+      grown(prepared((*q_)(x), q_norm_, positions), options_.growth, positions);  // (B, T, H, D)
   const Tensor k = prepared((*k_)(x), k_norm_, positions);                        // (B, T, K, D)
   const Tensor v = heads_of(clipped((*v_)(x)), options_.head_extent());           // (B, T, K, D)
-  Tensor result = attended(q, k, v, mask, inputs[3]);                             // (B, T, H D)
+  const Tensor sinks = options_.sinks ? parameter("sinks")->use() : Tensor();     // (H)
+  Tensor result = attended(q, k, v, mask, inputs[3], inputs[2], sinks);           // (B, T, H D)
   if (gate_) {
     result = ops::mul(result, ops::sigmoid((*gate_)(x)));
   }

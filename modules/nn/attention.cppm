@@ -31,6 +31,7 @@ struct AttentionOptions {
   HeadNorm query_key_norm = HeadNorm::none;  // children q_norm and k_norm
   NormOptions norm = {.eps = 1e-6};          // of them
   bool norm_after_rotation = false;          // HeadNorm::whole is always before
+  QueryGrowth growth = {};                   // after norms and rotation
   bool causal = true;                        // a query sees no later key
   RotaryOptions rotary = {};
   /// What attention gives is multiplied by the sigmoid of a further projection, gate_proj, before
@@ -40,13 +41,20 @@ struct AttentionOptions {
   double scale = 0;
   std::int64_t window = 0;
   double softcap = 0;
+  /// And: a query sees only keys of its chunk of so many positions, which begins at a multiple of
+  /// them in its row, or in its document. 0: all. Not with a window.
+  std::int64_t chunk = 0;
+  bool sinks = false;                // and: see with_sinks(); a parameter "sinks" [heads]
   double dropout = 0;                // of the probabilities, while training
   double standard_deviation = 0.02;  // of the initial weights
   DType dtype = DType::f32;
 
   /// Errors (input): extents that are not positive, heads that kv_heads does not divide, those of
-  /// RotaryOptions; a window or a softcap with dropout or without causality.
+  /// RotaryOptions and QueryGrowth; a window, a softcap, chunks or sinks with dropout or without
+  /// causality; a window with chunks.
   void check() const;
+  /// Whether only ops::causal_attention and what is made of it computes it.
+  bool is_special() const { return window != 0 || softcap != 0 || chunk != 0 || sinks; }
   std::int64_t key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
   std::int64_t head_extent() const { return head_dim > 0 ? head_dim : dim / heads; }
 };
@@ -59,8 +67,9 @@ struct RowDocuments {
 
 /// softmax(q k^T) v, which Attention computes of its heads when they are rotated: q [B, Tq, H, D],
 /// k [B, Tk, KV, D], v [B, Tk, KV, Dv] -> [B, Tq, H, Dv]. Optional inputs: mask and documents, as
-/// those of Attention. A module of its own, so that a style can replace it by one that computes the
-/// same of a sequence that is split over ranks.
+/// those of Attention, and sinks [H] (with_sinks()). Chunks are documents here. A module of its
+/// own, so that a style can replace it by one that computes the same of a sequence that is split
+/// over ranks.
 class InnerAttention : public Module {
  public:
   explicit InnerAttention(const AttentionOptions& options);
@@ -94,10 +103,18 @@ class AttentionLayer : public Module {
   /// How many tokens are in the cache.
   std::int64_t tokens_before() const { return cache_ == nullptr ? 0 : cache_->length(); }
   /// q [B, T, H, D], k [B, T, KV, D], v [B, T, KV, Dv], rotated -> [B, T, H Dv]. Mask and
-  /// documents as those of Attention.
-  Tensor attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask, const Tensor& documents);
+  /// documents as those of Attention; `positions`: of documents; `sinks`: undefined for none.
+  Tensor attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask, const Tensor& documents,
+                  const Tensor& positions = {}, const Tensor& sinks = {});
 
  private:
+  /// What inner_attention gives.
+  Tensor inner(const Tensors& inputs);
+  /// The same chunk by chunk, where a cache has the keys of earlier tokens.
+  Tensor inner_of_chunks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& sinks);
+  /// For each token [B, T] the number of the first one of its chunk in its row.
+  Tensor begins_of_chunks(const Tensor& q, const Tensor& documents, const Tensor& positions) const;
+
   AttentionOptions inner_options_;
   AttentionCache* cache_ = nullptr;
   Child inner_;
@@ -107,9 +124,9 @@ class AttentionLayer : public Module {
 /// o_proj and inner_attention. Optional inputs: mask, bool (true: the query sees the key) or added
 /// to the scores, broadcast to [B, heads, T, keys], of an attention without window and softcap;
 /// positions, i64 [T] or [B, T], for the rotary embedding (default: counted from the tokens in the
-/// cache); documents, i64 [B, T] (RowDocuments::first): no query sees another document than its
-/// own; with the documents' positions, a causal one without mask and dropout has, bit by bit, the
-/// result of each document alone.
+/// cache; with chunks, only those of documents); documents, i64 [B, T] (RowDocuments::first): no
+/// query sees another document than its own; with the documents' positions, a causal one without
+/// mask and dropout has, bit by bit, the result of each document alone.
 class Attention : public AttentionLayer {
  public:
   explicit Attention(const AttentionOptions& options);
@@ -189,6 +206,11 @@ class PositionEmbedding : public Module {
 }  // namespace tessera::nn
 
 namespace tessera::nn {
+
+/// Causal attention whose heads have sinks [H] (see with_sinks()): its tensors are those of
+/// ops::causal_attention.
+Tensor attention_with_sinks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& sinks,
+                            const ops::CausalOptions& options);
 
 /// The names of an attention layer's inputs.
 std::vector<std::string> attention_inputs();

@@ -155,9 +155,20 @@ class OwnResult {
   ops::AttentionBlock result_;
 };
 
+/// For each query of [B, T] from `begin` on, where its chunk begins.
+Tensor begins_of_chunks(const Tensor& q, std::int64_t begin, std::int64_t chunk) {
+  const TokenPositions positions{.given = {}, .before = begin};
+  const Tensor size = full({}, static_cast<double>(chunk), DType::i64, q.device());
+  const Tensor first = ops::mul(ops::floor_divide(numbers_of(q, positions), size), size);  // (T)
+  return ops::contiguous(ops::expand(first, {q.size(0), q.size(1)}));
+}
+
 ops::AttentionBlock own_result(const Tensor& q, const Tensor& keys, const Tensor& values,
-                               std::int64_t begin, const ops::AttentionBlockOptions& options,
-                               const SequenceRanks& sharers) {
+                               std::int64_t begin, ops::AttentionBlockOptions options,
+                               std::int64_t chunk, const SequenceRanks& sharers) {
+  if (chunk > 0) {
+    options.documents = begins_of_chunks(q, begin, chunk);
+  }
   OwnResult own(q, keys, values, begin, options);
   const std::int64_t end = begin + q.size(1);
   if (!options.causal) {
@@ -166,6 +177,9 @@ ops::AttentionBlock own_result(const Tensor& q, const Tensor& keys, const Tensor
   }
   // The last query sees the positions from `seen` on, the first one those from `lowest` to its own.
   const auto first_of = [&](std::int64_t query) {
+    if (chunk > 0) {
+      return query / chunk * chunk;
+    }
     return options.window > 0 ? std::max<std::int64_t>(0, query + 1 - options.window) : 0;
   };
   const std::int64_t lowest = first_of(begin);
@@ -182,7 +196,8 @@ ops::AttentionBlock own_result(const Tensor& q, const Tensor& keys, const Tensor
 
 /// The results of all ranks, merged in their order: of this rank's chunk of the queries (`chunks`),
 /// or of all.
-Tensor merged(const ops::AttentionBlock& own, bool chunks, const SequenceRanks& sharers) {
+ops::AttentionBlock merged(const ops::AttentionBlock& own, bool chunks,
+                           const SequenceRanks& sharers) {
   const std::int64_t batch = own.y.size(0);
   const std::int64_t width = own.y.size(3);
   const std::int64_t all = batch * sharers.group.size();
@@ -201,7 +216,20 @@ Tensor merged(const ops::AttentionBlock& own, bool chunks, const SequenceRanks& 
                                     .lse = ops::transpose(ops::select(theirs, 3, width), 1, 2)};
     result = rank == 0 ? block : ops::attention_merge(result, block);
   }
-  return ops::contiguous(result.y);
+  return result;
+}
+
+/// Those of the heads that this rank has of q.
+Tensor own_sinks(const Tensor& sinks, const Tensor& q) {
+  if (!sinks.is_distributed()) {
+    return sinks;
+  }
+  const Layout of_q = q.layout();
+  Layout layout = Layout::replicated(of_q.mesh());
+  for (const int axis : of_q.axes_sharding(2)) {
+    layout = layout.with_placement(axis, Shard(0));
+  }
+  return redistribute(sinks, layout).local();
 }
 
 }  // namespace
@@ -238,7 +266,8 @@ void AttentionCache::append(Tensor& keys, Tensor& values) {
 }
 
 Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor& values,
-                              const ops::AttentionBlockOptions& options) {
+                              const ops::AttentionBlockOptions& options, std::int64_t chunk,
+                              const Tensor& sinks) {
   const NoGrad no_gradients;
   require(is_split() && q.is_distributed() && keys.is_distributed() && values.is_distributed(),
           "attention cache: attend() needs a split cache and distributed tensors");
@@ -276,11 +305,13 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
   keep(keys_, keys, "keys");
   keep(values_, values, "values");
   length_ = end;
-  const ops::AttentionBlock own = own_result(own_q, keys_, values_, begin, options, sharers);
-  const Tensor y = merged(own, q.layout().placement(axis_).is_shard(1), sharers);
+  const ops::AttentionBlock own = own_result(own_q, keys_, values_, begin, options, chunk, sharers);
+  const ops::AttentionBlock all = merged(own, q.layout().placement(axis_).is_shard(1), sharers);
+  const Tensor y = sinks ? with_sinks(all, own_sinks(sinks, q), q.dtype())
+                         : ops::cast(ops::contiguous(all.y), q.dtype());
   Dims shape = q.shape();
   shape[3] = values.size(3);
-  return make_distributed(ops::cast(y, q.dtype()), Spec::make(q.layout(), shape, q.dtype()));
+  return make_distributed(y, Spec::make(q.layout(), shape, q.dtype()));
 }
 
 std::int64_t KeyValueCache::length() const {

@@ -7,6 +7,10 @@ import :recurrent;
 
 export namespace tessera::nn {
 
+/// The result of a block of keys as if each head had one more key, whose score is sinks [H] and
+/// whose value is 0: y [B, T, H, Dv] in the type `dtype`.
+Tensor with_sinks(const ops::AttentionBlock& block, const Tensor& sinks, DType dtype);
+
 /// Some positions of a sequence that follow one another, and are on one rank.
 struct PositionRun {
   std::int64_t position = 0;  // the first one
@@ -48,9 +52,11 @@ class AttentionCache {
   /// Of a split cache: appends keys and values, and returns the attention [B, T, H, Dv] of the
   /// tokens' queries q [B, T, H, D] to all keys so far. Along the cache's axis all three are
   /// Shard(1), in equal parts, or Replicate; the result is what q is. `options`: positions are the
-  /// cache's, and there are no documents. Errors: other layouts, another batch, other heads.
+  /// cache's, and there are no documents. `chunk`: see AttentionOptions; `sinks`: see with_sinks(),
+  /// undefined for none. Errors: other layouts, another batch, other heads.
   Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values,
-                const ops::AttentionBlockOptions& options);
+                const ops::AttentionBlockOptions& options, std::int64_t chunk = 0,
+                const Tensor& sinks = {});
   /// Forgets all tokens.
   void clear() { *this = AttentionCache(axis_); }
 

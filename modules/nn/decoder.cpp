@@ -30,15 +30,21 @@ FeedForwardOptions DecoderShape::feed_forward() const {
 MixtureOptions DecoderShape::mixture() const {
   FeedForwardOptions expert = feed_forward();
   expert.width = expert_extent();
+  expert.bias = expert_form.bias;
+  expert.limits = expert_form.limits;
   return {.expert = expert,
           .experts = experts,
           .experts_per_token = experts_per_token,
           .score = router_score,
           .normalize = normalize_experts,
           .scale = expert_scale,
-          .groups = expert_groups,
-          .groups_per_token = groups_per_token,
+          .weigh_inputs = expert_form.weigh_inputs,
+          .logit_bias = expert_form.logit_bias,
+          .groups = group_score == GroupScore::none ? 1 : expert_groups,
+          .groups_per_token = group_score == GroupScore::none ? 1 : groups_per_token,
+          .group_score = group_score,
           .shared_width = shared_extent(),
+          .shared_bias = ffn_bias,
           .shared_gate = shared_expert_gate,
           .bias = router_bias};
 }
@@ -56,16 +62,19 @@ void DecoderShape::check() const {
     fail_input(
         fmt::format("model.kv_heads: must divide heads ({} heads, {} kv_heads)", heads, kv_heads));
   }
-  if (head_dim <= 0 && dim % heads != 0) {
+  if (head_dim <= 0 && dim % heads != 0 && (latent_rank == 0 || value_dim == 0)) {
     fail_input(fmt::format(
         "model.heads: must divide dim ({} heads, dim {}), unless head_dim is given", heads, dim));
+  }
+  if (gated && activation == Activation::xielu) {
+    fail_input("model: the activation xielu goes with feed-forward parts without a gate");
   }
   if (!has_kind(LayerKind::attention)) {
     // its sizes have no effect
   } else if (latent_rank > 0) {
     latent(0).check();
   } else {
-    rotary(0).check(head_extent());
+    attention(0).check();
   }
   if (has_kind(LayerKind::recurrent)) {
     recurrence().check();
@@ -120,12 +129,17 @@ bool DecoderShape::has_experts(std::int64_t layer) const {
     return layer_kind(layer) == LayerKind::experts;
   }
   return experts > 0 && layer >= first_dense_layers && (layer + 1) % experts_every == 0 &&
+         (last_expert_layer < 0 || layer <= last_expert_layer) &&
          std::ranges::find(dense_layers, layer) == dense_layers.end();
 }
 
 bool DecoderShape::has_window(std::int64_t layer) const {
   return window > 0 && (global_every == 0 || (layer + 1) % global_every != 0) &&
          std::ranges::find(global_layers, layer) == global_layers.end();
+}
+
+bool DecoderShape::has_chunks(std::int64_t layer) const {
+  return chunk > 0 && std::ranges::find(global_layers, layer) == global_layers.end();
 }
 
 bool DecoderShape::is_rotated(std::int64_t layer) const {
@@ -157,6 +171,7 @@ RotaryOptions DecoderShape::rotary(std::int64_t layer) const {
           .scaling = own_theta || (local && local_unscaled) ? ops::RotaryScaling() : rope_scaling,
           .dims = rotary_extent(),
           .neighbours = rotary_pairs,
+          .reversed = rotary_reversed,
           .stretch = rope_stretch,
           .limit = rope_limit};
 }
@@ -164,7 +179,9 @@ RotaryOptions DecoderShape::rotary(std::int64_t layer) const {
 AttentionOptions DecoderShape::attention(std::int64_t layer) const {
   NormOptions head_norm = norm();
   head_norm.weight = head_norm_weight;
-  head_norm.bias = false;
+  head_norm.bias = head_norm_bias;
+  const bool rotated = is_rotated(layer);
+  const bool grows = growth.enabled && !(growth.unrotated_only && rotated);
   const double scale = score_dim > 0 ? 1 / std::sqrt(score_dim) : 0;
   return {.dim = dim,
           .heads = heads,
@@ -173,16 +190,31 @@ AttentionOptions DecoderShape::attention(std::int64_t layer) const {
           .bias = bias,
           .output_bias = output_bias,
           .clip = qkv_clip,
-          .query_key_norm = query_key_norm,
+          .query_key_norm = norm_rotated_only && !rotated ? HeadNorm::none : query_key_norm,
           .norm = head_norm,
           .norm_after_rotation = norm_after_rotation,
+          .growth = grows ? growth.queries : QueryGrowth(),
           .rotary = rotary(layer),
           .gate = attention_gate,
           .scale = attention_scale > 0 ? attention_scale : scale,
           .window = has_window(layer) ? window : 0,
           .softcap = attention_softcap,
+          .chunk = has_chunks(layer) ? chunk : 0,
+          .sinks = sinks,
           .standard_deviation = standard_deviation,
           .dtype = dtype};
+}
+
+double DecoderShape::logit_factor() const {
+  const double divisor =
+      logit_base > 0 ? static_cast<double>(dim) / static_cast<double>(logit_base) : 1;
+  return logit_scale / (logit_divisor * divisor);
+}
+
+double DecoderShape::residual_factor() const {
+  return residual_depth > 0
+             ? residual_scale * residual_depth / std::sqrt(static_cast<double>(layers))
+             : residual_scale;
 }
 
 LatentOptions DecoderShape::latent(std::int64_t layer) const {
@@ -194,7 +226,7 @@ LatentOptions DecoderShape::latent(std::int64_t layer) const {
           .latent_rank = latent_rank,
           .plain_dim = plain_dim,
           .rotated_dim = rotated_dim,
-          .value_dim = value_dim,
+          .value_dim = value_extent(),
           .bias = bias,
           .rotary = rotated,
           .scale = attention_scale,
@@ -219,7 +251,7 @@ Tensor through(const Child& module, Tensor x) { return module ? (*module)(x) : s
 }  // namespace
 
 DecoderBlock::DecoderBlock(const DecoderShape& shape, std::int64_t layer)
-    : parallel_(shape.parallel_block), residual_scale_(shape.residual_scale) {
+    : parallel_(shape.parallel_block), residual_scale_(shape.residual_factor()) {
   if (shape.has_mixer(layer)) {
     add_mixer(shape, layer);
   }
@@ -395,7 +427,7 @@ Tensor DecoderLM::hidden_states(const Tensors& inputs) {
   model_->pieces = selected();
   Tensors out = (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]});
   set_row_terms(out.size() > 1 ? std::move(out[1]) : Tensor());
-  const double scale = shape_.logit_scale / shape_.logit_divisor;  // of what the logits are made of
+  const double scale = shape_.logit_factor();  // of what the logits are made of
   return scale == 1 || !selected().ends() ? std::move(out[0]) : ops::mul_scalar(out[0], scale);
 }
 

@@ -46,12 +46,13 @@ struct DecoderShape {
   // Positions.
   double rope_theta = 10000;
   ops::RotaryScaling rope_scaling = {};
-  double local_rope_theta = 0;  // of layers with a window, without scaling; 0: as the others
-  bool local_unscaled = false;  // layers with a window have no scaling
-  std::int64_t rotary_dim = 0;  // features of a head that are rotated; 0: see rotary_share
-  double rotary_share = 1;      // of a head's features
-  bool rotary_pairs = false;    // see RotaryOptions::neighbours
-  double rope_stretch = 0;      // see RotaryOptions, as the next
+  double local_rope_theta = 0;   // of layers with a window, without scaling; 0: as the others
+  bool local_unscaled = false;   // layers with a window have no scaling
+  std::int64_t rotary_dim = 0;   // features of a head that are rotated; 0: see rotary_share
+  double rotary_share = 1;       // of a head's features
+  bool rotary_pairs = false;     // see RotaryOptions::neighbours
+  bool rotary_reversed = false;  // see RotaryOptions
+  double rope_stretch = 0;       // see RotaryOptions, as the next
   std::int64_t rope_limit = 0;
   std::vector<std::int64_t> unrotated_layers = {};  // from 0
   std::int64_t unrotated_every = 0;                 // each so many-th layer is not rotated; 0: none
@@ -64,6 +65,7 @@ struct DecoderShape {
   double qkv_clip = 0;       // see AttentionOptions::clip
   HeadNorm query_key_norm = HeadNorm::none;
   bool head_norm_weight = true;  // of these norms
+  bool head_norm_bias = false;
   bool norm_after_rotation = false;
   bool attention_gate = false;  // see AttentionOptions::gate
   double score_dim = 0;         // scores are divided by its square root; 0: head_dim
@@ -76,7 +78,17 @@ struct DecoderShape {
   std::int64_t query_rank = 0;
   std::int64_t plain_dim = 0;
   std::int64_t rotated_dim = 0;
-  std::int64_t value_dim = 0;
+  std::int64_t value_dim = 0;  // 0: head_dim
+
+  // Attention of a few families.
+  bool sinks = false;      // see AttentionOptions
+  std::int64_t chunk = 0;  // see AttentionOptions; of layers that are not among global_layers
+  bool norm_rotated_only = false;  // layers that are not rotated do not normalize heads
+  struct Growth {
+    bool enabled = true;
+    bool unrotated_only = false;  // of layers that are not rotated
+    QueryGrowth queries = {};
+  } growth;
 
   // Blocks.
   NormOptions::Kind norm_kind = NormOptions::Kind::rms;
@@ -88,6 +100,7 @@ struct DecoderShape {
   bool parallel_block = false;  // both compute what enters the block, and both results are added
   bool parallel_norms = true;   // each has a norm of its own then; otherwise they share one
   double residual_scale = 1;    // of what they give, before it is added
+  double residual_depth = 0;    // and by this, divided by sqrt(layers); 0: not
 
   // The feed-forward part, embeddings, logits.
   bool gated = true;  // see FeedForwardOptions
@@ -99,6 +112,7 @@ struct DecoderShape {
   bool head_bias = false;         // of the logits
   double logit_scale = 1;         // logits are multiplied by it
   double logit_divisor = 1;       // and divided by this
+  std::int64_t logit_base = 0;    // and by dim / this; 0: not
   double logit_softcap = 0;       // logits become softcap tanh(logits / softcap); 0: they stay
 
   // Layers whose feed-forward part is a mixture of experts (see MixtureOptions).
@@ -109,6 +123,7 @@ struct DecoderShape {
   RouterScore router_score = RouterScore::softmax;
   double expert_scale = 1;
   std::int64_t expert_groups = 1;
+  GroupScore group_score = GroupScore::two_best;
   std::int64_t groups_per_token = 1;
   std::int64_t shared_expert_dim = 0;  // of the expert of all tokens; 0: see shared_experts
   std::int64_t shared_experts = 0;     // so many times as wide as one of the others; 0: none
@@ -117,6 +132,13 @@ struct DecoderShape {
   std::int64_t experts_every = 1;               // each so many-th layer is one
   std::vector<std::int64_t> dense_layers = {};  // but not these, from 0
   std::int64_t first_dense_layers = 0;          // nor the first ones
+  std::int64_t last_expert_layer = -1;          // nor those after it; -1: the last layer
+  struct ExpertForm {
+    bool bias = false;        // of each expert's projections
+    bool logit_bias = false;  // see MixtureOptions, as the next
+    bool weigh_inputs = false;
+    GateLimits limits = {};
+  } expert_form;
 
   // Layers of several kinds.
   /// The letter of each layer's LayerKind, again from the first one after the last one; empty: all
@@ -148,10 +170,18 @@ struct DecoderShape {
   std::int64_t rotary_extent() const;
   /// Whether a layer, from 0, has the window.
   bool has_window(std::int64_t layer) const;
+  /// Whether a layer, from 0, has chunks.
+  bool has_chunks(std::int64_t layer) const;
   /// Whether a layer, from 0, rotates queries and keys.
   bool is_rotated(std::int64_t layer) const;
   /// Whether a layer, from 0, has experts.
   bool has_experts(std::int64_t layer) const;
+  /// The features of a head's values in attention over latent features.
+  std::int64_t value_extent() const { return value_dim > 0 ? value_dim : head_extent(); }
+  /// What logits are multiplied by.
+  double logit_factor() const;
+  /// What a part of a block gives is multiplied by, before it is added.
+  double residual_factor() const;
   /// The width of one expert.
   std::int64_t expert_extent() const { return expert_dim > 0 ? expert_dim : ffn_dim; }
   /// The width of the expert of all tokens; 0: there is none.

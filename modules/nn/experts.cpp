@@ -62,6 +62,15 @@ struct ExpertInputs {
   Tensor weights, chosen;            // (..., P): of a token's experts, and their numbers
   Tensor kept;                       // (..., P); undefined: all
   std::span<const Tensor> matrices;  // (E, F, C) twice and (E, C, F), of this rank's experts
+  std::span<const Tensor> biases;    // (E, F) twice and (E, C); empty: there are none
+};
+
+/// What each expert computes, besides its matrices.
+struct ExpertFunction {
+  Activation activation = Activation::silu;
+  GateLimits limits = {};
+  bool weigh_inputs = false;  // see MixtureOptions
+  bool adds_bias = true;      // this rank adds the bias of the result
 };
 
 /// Rows on their way (see all_to_all_rows): issued when it is made, and complete after wait().
@@ -131,10 +140,10 @@ Tensor transposed(const Tensor& weights) { return ops::transpose(weights, 1, 2);
 class LocalExperts {
  public:
   /// `experts`: of all owners. `beside`: see Experts::compute_beside; it outlives this.
-  LocalExperts(const ExpertInputs& in, Activation activation, std::int64_t experts, Owners owners,
-               const Experts::Beside& beside)
+  LocalExperts(const ExpertInputs& in, const ExpertFunction& function, std::int64_t experts,
+               Owners owners, const Experts::Beside& beside)
       : in_(in),
-        activation_(activation),
+        function_(function),
         experts_(experts),
         owners_(std::move(owners)),
         beside_(beside) {}
@@ -159,10 +168,13 @@ class LocalExperts {
         order, full({}, static_cast<double>(per_token), DType::i64, hidden.device()));
     // (N * P, C), both
     const Tensor rows = ops::index_select(ops::reshape(hidden, {tokens, dim}), token, 0);
-    const Tensor computed = exchanged(rows, counts, per_token);
+    const Tensor computed = exchanged(weighted(rows, order), counts, per_token);
     // (N, P, C)
     const Tensor by_token =
         ops::view(ops::index_select(computed, place, 0), {tokens, per_token, dim});
+    if (function_.weigh_inputs) {
+      return ops::reshape(ops::sum(by_token, {1}), hidden.shape());
+    }
     // (N, P, 1)
     const Tensor weights =
         ops::cast(ops::reshape(in_.weights, {tokens, per_token, 1}), hidden.dtype());
@@ -177,6 +189,15 @@ class LocalExperts {
     ops::PendingTensor arriving = {};
   };
 
+  /// Rows in the order of their experts, times their weights where inputs are weighted.
+  Tensor weighted(const Tensor& rows, const Tensor& order) const {
+    if (!function_.weigh_inputs) {
+      return rows;
+    }
+    const Tensor weights = ops::cast(ops::reshape(in_.weights, {order.size(0), 1}), rows.dtype());
+    return ops::mul(rows, ops::index_select(weights, order, 0));
+  }
+
   /// The numbers of experts, where there is one; elsewhere a number after all of them.
   Tensor rows_of_none(const Tensor& chosen, const Tensor& kept) const {
     return ops::where(
@@ -187,11 +208,19 @@ class LocalExperts {
   /// Rows of each expert, [rows, dim]; `expected` rows have one.
   Tensor feed_forward(const Tensor& rows, const Tensor& counts, std::int64_t expected) const {
     const auto product = [&](const Tensor& x, std::size_t matrix) {
-      return ops::grouped_mm(x, transposed(in_.matrices[matrix]), counts, expected);
+      const Tensor result = ops::grouped_mm(x, transposed(in_.matrices[matrix]), counts, expected);
+      if (in_.biases.empty()) {
+        return result;
+      }
+      // Each row's bias is a product too: rows of no expert get none.
+      const bool counted = matrix < 2 || function_.adds_bias;
+      const Tensor ones = full({x.size(0), 1}, counted ? 1 : 0, x.dtype(), x.device());
+      return ops::add(
+          result, ops::grouped_mm(ones, ops::unsqueeze(in_.biases[matrix], 1), counts, expected));
     };
     const Tensor gate = product(rows, 0);  // (rows, F)
     const Tensor up = product(rows, 1);    // (rows, F)
-    return product(gated(activation_, gate, up), 2);
+    return product(gated(function_.activation, function_.limits, gate, up), 2);
   }
 
   /// Of rows in the order of the experts, also where these are on other ranks.
@@ -228,7 +257,7 @@ class LocalExperts {
   }
 
   ExpertInputs in_;
-  Activation activation_;
+  ExpertFunction function_;
   std::int64_t experts_;
   Owners owners_;
   const Experts::Beside& beside_;
@@ -247,6 +276,26 @@ struct ExpertLayout {
               .wrong = std::move(wrong),
               .got = std::move(got),
               .advice = std::move(advice)});
+}
+
+/// Errors: biases that are not split as their matrices are.
+void check_biases(const Experts& layer, const ExpertInputs& in, const ExpertLayout& split) {
+  for (std::size_t i = 0; i < in.biases.size(); ++i) {
+    const Layout& layout = in.biases[i].layout();
+    Layout expected = Layout::replicated(layout.mesh());
+    for (const int axis : split.experts) {
+      expected = expected.with_placement(axis, Shard(0));
+    }
+    for (const int axis : split.features) {
+      expected = i < 2 ? expected.with_placement(axis, Shard(1)) : expected;
+    }
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      if (layout.placement(axis) != expected.placement(axis) && layout.mesh().axis_size(axis) > 1) {
+        refuse_layout(layer, "its biases are not split as its matrices are", to_string(layout),
+                      "split all parameters of the layer by one style");
+      }
+    }
+  }
 }
 
 /// Errors: layouts of tokens and matrices that do not go together.
@@ -281,6 +330,7 @@ ExpertLayout layout_of(const Experts& layer, const ExpertInputs& in) {
                     "RowwiseParallel on others");
     }
   }
+  check_biases(layer, in, found);
   // Whose part an expert is depends on which axis was applied first.
   const auto outer_first = [&](std::size_t matrix) {
     std::vector<int> axes;
@@ -322,13 +372,15 @@ Layout gradient_of(const Layout& weights, const Layout& tokens) {
 }
 
 constexpr std::size_t first_matrix = 4;
+constexpr std::size_t first_bias = 7;
 
 ExpertInputs inputs_of(std::span<const Tensor> all) {
   return {.hidden = all[0],
           .weights = all[1],
           .chosen = all[2],
           .kept = all[3],
-          .matrices = all.subspan(first_matrix)};
+          .matrices = all.subspan(first_matrix, first_bias - first_matrix),
+          .biases = all.subspan(first_bias)};
 }
 
 /// The owners of experts that these axes split, the outermost one first, in the order of dim 0.
@@ -343,7 +395,10 @@ Owners owners_of(const DeviceMesh& mesh, std::span<const int> axes) {
 
 }  // namespace
 
-Experts::Experts(const MixtureOptions& options) : activation_(options.expert.activation) {
+Experts::Experts(const MixtureOptions& options)
+    : activation_(options.expert.activation),
+      limits_(options.expert.limits),
+      weigh_inputs_(options.weigh_inputs) {
   options.check();
   const auto add = [&](const char* name, std::int64_t out, std::int64_t in) {
     const Initialization normal{Initialization::Kind::normal, options.expert.standard_deviation};
@@ -353,13 +408,24 @@ Experts::Experts(const MixtureOptions& options) : activation_(options.expert.act
   add("gate_proj", options.expert.width, options.expert.dim);
   add("up_proj", options.expert.width, options.expert.dim);
   add("down_proj", options.expert.dim, options.expert.width);
+  const auto add_bias = [&](const char* name, std::int64_t out) {
+    add_parameter(name, std::make_shared<Parameter>(Dims{options.experts, out},
+                                                    options.expert.dtype, Initialization{}));
+  };
+  if (options.expert.bias) {
+    add_bias("gate_proj_bias", options.expert.width);
+    add_bias("up_proj_bias", options.expert.width);
+    add_bias("down_proj_bias", options.expert.dim);
+  }
   attach<LayerSplits>().declared = [this] {
     LayerSplit experts{.name = "experts"};
     LayerSplit rows{
         .name = "rows", .inputs = {Replicate(), Replicate(), Replicate()}, .output = Partial()};
     for (const auto& [name, parameter] : parameters()) {
       experts.parameters.push_back({parameter, Shard(0)});
-      rows.parameters.push_back({parameter, Shard(name == "down_proj" ? 2 : 1)});
+      if (name != "down_proj_bias") {
+        rows.parameters.push_back({parameter, Shard(name == "down_proj" ? 2 : 1)});
+      }
     }
     return std::vector{std::move(experts), std::move(rows)};
   };
@@ -381,8 +447,10 @@ Tensors Experts::forward(const Tensors& inputs) {
   }
   const std::int64_t experts = all[first_matrix].size(0);
   const Tensor& hidden = all[0];
+  ExpertFunction function{
+      .activation = activation_, .limits = limits_, .weigh_inputs = weigh_inputs_};
   if (!hidden.is_distributed()) {
-    return {LocalExperts(inputs_of(all), activation_, experts, {}, beside).result()};
+    return {LocalExperts(inputs_of(all), function, experts, {}, beside).result()};
   }
   const Layout tokens = hidden.layout();
   const DeviceMesh& mesh = tokens.mesh();
@@ -406,14 +474,19 @@ Tensors Experts::forward(const Tensors& inputs) {
                           .out = {terms},
                           .in_gradients = {terms, terms, tokens, Layout()},
                           .out_shapes = {hidden.shape()}};
-  for (std::size_t matrix = first_matrix; matrix < all.size(); ++matrix) {
-    options.in.push_back(all[matrix].layout());
-    options.in_gradients.push_back(gradient_of(all[matrix].layout(), tokens));
+  for (std::size_t i = first_matrix; i < all.size(); ++i) {
+    const Layout gradient = gradient_of(all[i].layout(), tokens);
+    options.in.push_back(all[i].layout());
+    // One of the ranks that share an expert's features adds the bias of its result.
+    const bool added_once = i == first_bias + 2;
+    options.in_gradients.push_back(added_once ? with_partial(gradient, split.features) : gradient);
+  }
+  for (const int axis : split.features) {
+    function.adds_bias &= mesh.coordinate_of(current_rank(), axis) == 0;
   }
   return local_map(
       [&](std::span<const Tensor> locals) {
-        return Tensors{
-            LocalExperts(inputs_of(locals), activation_, experts, owners, beside).result()};
+        return Tensors{LocalExperts(inputs_of(locals), function, experts, owners, beside).result()};
       },
       all, options);
 }

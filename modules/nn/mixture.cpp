@@ -117,12 +117,13 @@ struct SparseMixture::Routed {
 SparseMixture::SparseMixture(const MixtureOptions& options) : options_(options) {
   options.check();
   const FeedForwardOptions& expert = options.expert;
-  gate_ = add_child<Linear>("gate", expert.dim, options.experts, false, expert.standard_deviation,
-                            expert.dtype);
+  gate_ = add_child<Linear>("gate", expert.dim, options.experts, options.logit_bias,
+                            expert.standard_deviation, expert.dtype);
   experts_ = add_child<Experts>("experts", options);
   if (options.shared_width > 0) {
     FeedForwardOptions shared = expert;
     shared.width = options.shared_width;
+    shared.bias = options.shared_bias;
     shared_ = add_child<GatedMLP>("shared_expert", shared);
     if (options.shared_gate) {
       shared_gate_ = add_child<Linear>("shared_expert_gate", expert.dim, 1, false,

@@ -12,26 +12,35 @@ export namespace tessera::nn {
 /// The scores that a router makes of its logits, of which a token has one for each expert.
 enum class RouterScore { softmax, sigmoid };
 
+/// What a group of experts is chosen by: the sum of its two best scores, or its best one; `none`:
+/// groups do not matter.
+enum class GroupScore { none, two_best, best };
+
 /// A mixture of experts: many feed-forward parts, of which each token has a few.
 struct MixtureOptions {
-  FeedForwardOptions expert;  // one of them; without biases
+  FeedForwardOptions expert;  // one of them
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
   RouterScore score = RouterScore::softmax;
   bool normalize = true;  // the weights of a token's experts sum to 1, before they are scaled
   double scale = 1;       // of the weights
+  /// An expert's tokens are multiplied by their weights, not its results.
+  bool weigh_inputs = false;
+  bool logit_bias = false;  // of the router's logits
   /// Experts are in so many equal groups, in their order, and a token has experts of at most so
-  /// many of them: those with the largest sums of their two best scores.
+  /// many of them: those with the largest `group_score`.
   std::int64_t groups = 1;
   std::int64_t groups_per_token = 1;
+  GroupScore group_score = GroupScore::two_best;
   /// One more feed-forward part, so wide, computes every token; 0: none.
   std::int64_t shared_width = 0;
+  bool shared_bias = false;  // of its projections
   bool shared_gate = false;  // the sigmoid of a product with the token weights its result
   /// A bias of the scores where experts are chosen; see BalanceOptions::bias_rate.
   bool bias = false;
 
   /// Errors (input): no experts, more per token than there are, or than the groups of a token have;
-  /// groups that do not divide them; biases.
+  /// groups that do not divide them.
   void check() const;
 };
 
@@ -57,7 +66,8 @@ struct BalanceOptions {
 
 /// The experts of one layer: hidden_states [..., dim], and for each token the weights and the
 /// numbers (i64) of its experts, both [..., experts_per_token] -> [..., dim]. Parameters gate_proj
-/// and up_proj [experts, width, dim], down_proj [experts, dim, width]. Optional input: kept (bool),
+/// and up_proj [experts, width, dim], down_proj [experts, dim, width]; with biases also
+/// gate_proj_bias, up_proj_bias and down_proj_bias [experts, out]. Optional input: kept (bool),
 /// [..., experts_per_token]; where it is false, the expert does not compute the token.
 ///
 /// Two splits, also together on several axes. "experts": each rank has some experts; the tokens
@@ -80,6 +90,8 @@ class Experts : public Module {
 
  private:
   Activation activation_;
+  GateLimits limits_;
+  bool weigh_inputs_;
   Beside beside_;
 };
 

@@ -197,6 +197,9 @@ void initialize(const Tensor& x, const Initialization& init) {
     case Initialization::Kind::uniform:
       ops::uniform_(x, -init.bound, init.bound, stream);
       break;
+    case Initialization::Kind::constant:
+      ops::fill_(x, init.value);
+      break;
     case Initialization::Kind::packed:
       break;
   }

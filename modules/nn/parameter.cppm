@@ -10,9 +10,10 @@ export namespace tessera::nn {
 /// How a new parameter is initialised.
 struct Initialization {
   /// `packed`: a PackedWeight writes it.
-  enum class Kind { zeros, ones, normal, uniform, packed } kind = Kind::zeros;
+  enum class Kind { zeros, ones, normal, uniform, packed, constant } kind = Kind::zeros;
   double standard_deviation = 0;  // of the normal distribution; its mean is 0
   double bound = 0;               // of the uniform distribution: [-bound, bound)
+  double value = 0;               // of each element, with `constant`
 };
 
 /// A parameter's places, attached to it; null: the device's memory. A style that keeps parameters

@@ -12,6 +12,7 @@ struct RotaryOptions {
   ops::RotaryScaling scaling = {};
   std::int64_t dims = 0;    // so many features of a head, the first ones, are rotated; 0: all
   bool neighbours = false;  // pairs are features 2i and 2i + 1; otherwise i and dims / 2 + i
+  bool reversed = false;    // angles are those of the positions times -1
   /// A row of more positions has a larger base: theta * (stretch * length / limit - stretch + 1) ^
   /// (dims / (dims - 2)). 0: it has not. Source: transformers' "dynamic" rotary embedding.
   double stretch = 0;
@@ -21,6 +22,17 @@ struct RotaryOptions {
   void check(std::int64_t head_dim) const;
 };
 
+/// Queries that grow with their positions p: they are multiplied by 1 + scale ln(1 + floor((p +
+/// first) / period)). Source: Nakanishi, Scalable-Softmax (2025), as Llama 4 has it.
+struct QueryGrowth {
+  double scale = 0;  // 0: they do not grow
+  std::int64_t period = 1;
+  std::int64_t first = 0;
+
+  /// Errors (input): a period below 1, a scale that is negative or no number.
+  void check() const;
+};
+
 /// Where the tokens of a call are.
 struct TokenPositions {
   Tensor given;             // i64 [T] or [B, T]; undefined: they follow one another
@@ -28,7 +40,18 @@ struct TokenPositions {
 };
 
 /// Heads x [B, T, H, D], rotated. Where pairs are neighbours, the rotated features come out in the
-/// order of halves: products of queries with keys that were rotated alike are the same.
+/// order of halves, and where angles are reversed, the halves are swapped: products of queries with
+/// keys that were rotated alike are the same.
 Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPositions& positions);
+/// Queries x [B, T, H, D], multiplied by what they grow by.
+Tensor grown(const Tensor& x, const QueryGrowth& growth, const TokenPositions& positions);
+
+}  // namespace tessera::nn
+
+namespace tessera::nn {
+
+/// The positions of x's tokens [B, T, ...]: the given ones, or i64 [T], laid out as x is along its
+/// tokens.
+Tensor numbers_of(const Tensor& x, const TokenPositions& positions);
 
 }  // namespace tessera::nn

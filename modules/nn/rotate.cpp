@@ -7,8 +7,10 @@ module;
 module tessera.nn;
 
 import tessera.base;
+import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
+import tessera.dtensor;
 
 namespace tessera::nn {
 namespace {
@@ -32,6 +34,12 @@ Tensor halves_of_neighbours(const Tensor& x) {
   return ops::flatten(ops::contiguous(halves), 3, 4);
 }
 
+/// The first half of the features after the second one.
+Tensor swapped_halves(const Tensor& x) {
+  const std::int64_t half = x.size(3) / 2;
+  return ops::cat(Tensors{ops::narrow(x, 3, half, half), ops::narrow(x, 3, 0, half)}, 3);
+}
+
 }  // namespace
 
 void RotaryOptions::check(std::int64_t head_dim) const {
@@ -53,10 +61,58 @@ Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPosition
   const double theta = theta_of(options, dims, positions.before + x.size(1));
   Tensor turned = dims < width ? ops::narrow(x, 3, 0, dims) : x;  // (B, T, H, R)
   turned = options.neighbours ? halves_of_neighbours(turned) : turned;
+  // To rotate (a, b) backwards is to rotate (b, a) forwards.
+  turned = options.reversed ? swapped_halves(turned) : turned;
   turned = positions.given ? ops::rotary(turned, positions.given, theta, options.scaling)
                            : ops::rotary(turned, theta, positions.before, options.scaling);
   return dims < width ? ops::cat(Tensors{turned, ops::narrow(x, 3, dims, width - dims)}, 3)
                       : turned;
+}
+
+void QueryGrowth::check() const {
+  if (!(scale >= 0) || !std::isfinite(scale) || period < 1 || first < 0) {
+    fail_input({.thing = "attention",
+                .wrong = "queries grow by a number from 0, after a period of at least one position",
+                .got = fmt::format("scale {}, period {}, first {}", scale, period, first)});
+  }
+}
+
+Tensor numbers_of(const Tensor& x, const TokenPositions& positions) {
+  if (positions.given) {
+    return positions.given;
+  }
+  const Tensor& local = local_of(x);
+  const std::int64_t begin =
+      positions.before + (x.is_distributed() ? local_offset(*x.spec())[1] : 0);
+  const Tensor ones = full({local.size(1)}, 1, DType::i64, local.device());
+  const Tensor numbers =
+      ops::add_scalar(ops::cumsum(ones, 0), static_cast<double>(begin - 1));  // (T)
+  if (!x.is_distributed()) {
+    return numbers;
+  }
+  Layout layout = Layout::replicated(x.layout().mesh());
+  for (int axis = 0; axis < layout.ndim(); ++axis) {
+    if (x.layout().placement(axis).is_shard(1)) {
+      layout = layout.with_placement(axis, Shard(0));
+    }
+  }
+  return from_local(numbers, layout, Dims{x.size(1)});
+}
+
+Tensor grown(const Tensor& x, const QueryGrowth& growth, const TokenPositions& positions) {
+  if (growth.scale == 0) {
+    return x;
+  }
+  const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const Tensor numbers = numbers_of(x, positions);  // (T) or (B, T)
+  const Tensor periods = ops::floor_divide(
+      ops::add_scalar(numbers, static_cast<double>(growth.first)),
+      full({}, static_cast<double>(growth.period), DType::i64, local_of(numbers).device()));
+  const Tensor factor =
+      ops::add_scalar(ops::mul_scalar(ops::log1p(ops::cast(periods, wide)), growth.scale), 1);
+  const bool by_row = numbers.dims() == 2;
+  const Dims shape{by_row ? numbers.size(0) : 1, numbers.size(-1), 1, 1};
+  return ops::cast(ops::mul(ops::cast(x, wide), ops::view(factor, shape)), x.dtype());
 }
 
 }  // namespace tessera::nn

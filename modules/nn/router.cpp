@@ -30,11 +30,12 @@ void MixtureOptions::check() const {
                 .got = fmt::format("{} experts in {} groups, {} of {} groups per token", experts,
                                    groups, experts_per_token, groups_per_token)});
   }
-  if (expert.width < 1 || expert.bias || shared_width < 0) {
+  if (expert.width < 1 || shared_width < 0) {
     fail_input({.thing = "mixture of experts",
-                .wrong = "an expert has at least one feature, and no biases",
-                .got = fmt::format("{} features, bias {}", expert.width, expert.bias)});
+                .wrong = "an expert has at least one feature",
+                .got = fmt::format("{} features", expert.width)});
   }
+  expert.limits.check();
 }
 
 void BalanceOptions::check() const {
@@ -57,8 +58,9 @@ Tensor within_groups(const Tensor& scores, const MixtureOptions& options) {
   const std::int64_t members = options.experts / options.groups;
   // (..., G, E / G)
   const Tensor grouped = ops::unflatten(scores, -1, {options.groups, members});
+  const std::int64_t counted = options.group_score == GroupScore::best ? 1 : 2;
   // (..., G)
-  const Tensor best = ops::sum(ops::topk(grouped, std::min<std::int64_t>(2, members)).values, {-1});
+  const Tensor best = ops::sum(ops::topk(grouped, std::min(counted, members)).values, {-1});
   const Tensor chosen =
       ops::topk(best, options.groups_per_token).indices;  // (..., groups per token)
   const Tensor marks = ops::sum(ops::one_hot(chosen, options.groups), {-2});  // (..., G)

@@ -2,6 +2,7 @@
 export module tessera:models;
 
 import tessera.data;
+import tessera.encoders;
 import tessera.models;
 import tessera.nn;
 import tessera.tokenize;
@@ -66,3 +67,12 @@ using data::DocumentRows, data::ignored_target, data::Mixture, data::PackedRows,
     data::Permutation, data::PreferenceRows, data::RowSource, data::WeightedRows, data::Windows;
 
 }  // namespace tessera::data
+
+export namespace tessera::encoders {
+
+// Encoders of texts and images, and their folders.
+using encoders::encoder_from_folder, encoders::EncoderConfig, encoders::EncoderFolder,
+    encoders::EncoderHead, encoders::EncoderModel, encoders::EncoderShape, encoders::Pooling,
+    encoders::token_rows, encoders::TokenRows, encoders::write_encoder_folder;
+
+}  // namespace tessera::encoders

@@ -124,7 +124,8 @@ StoredModel stored_at(const ModelFiles& files, hub::BaseUse use) {
                 .advice = "name a checkpoint of 'tessera train', a model folder or a GGUF file"});
   }
   const bool folder =
-      fs::exists(fs::path(path) / "config.json", ignored) || !hub::gguf_file(path).empty();
+      fs::exists(fs::path(path) / "config.json", ignored) || !hub::gguf_file(path).empty() ||
+      checkpoint_format("pt2").recognises(path);
   if (folder && !files.base.empty()) {
     fail_input({.thing = path,
                 .wrong = "it has all its weights, and no base",

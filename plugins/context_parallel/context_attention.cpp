@@ -52,16 +52,18 @@ ContextAttention::ContextAttention(const std::shared_ptr<nn::InnerAttention>& wh
 
 std::string_view ContextAttention::kind() const { return "ContextAttention"; }
 std::vector<std::string> ContextAttention::input_names() const {
-  return {"q", "k", "v", "mask", "documents"};
+  return {"q", "k", "v", "mask", "documents", "sinks"};
 }
 
 void ContextAttention::split_along(int axis) {
   axis_ = axis;
-  if (settings_.options.form == ExchangeKind::ring && options_.dropout > 0) {
-    fail_input(
-        {.thing = fmt::format("module '{}'", name()),
-         .wrong = "a ring cannot drop probabilities of attention",
-         .advice = "set the style's option form = \"all_to_all\", or the model's dropout to 0"});
+  if (settings_.options.form == ExchangeKind::ring && (options_.dropout > 0 || options_.sinks)) {
+    const bool drops = options_.dropout > 0;
+    fail_input({.thing = fmt::format("module '{}'", name()),
+                .wrong = drops ? "a ring cannot drop probabilities of attention"
+                               : "a ring takes no sinks of attention",
+                .advice = std::string("set the style's option form = \"all_to_all\"") +
+                          (drops ? ", or the model's dropout to 0" : "")});
   }
 }
 
@@ -75,10 +77,11 @@ ExchangeKind ContextAttention::form_of(const Tensors& inputs) {
   const Tensor& q = input(inputs, 0);
   const Tensor& k = input(inputs, 1);
   const bool automatic = settings_.options.form == ExchangeKind::automatic;
-  const bool masked = inputs[3].defined() || (is_training() && options_.dropout > 0);
+  const bool masked =
+      inputs[3].defined() || inputs[5].defined() || (is_training() && options_.dropout > 0);
   if (settings_.options.form == ExchangeKind::ring) {
     if (masked) {
-      refuse("a ring takes no mask and drops no probabilities",
+      refuse("a ring takes no mask and no sinks, and drops no probabilities",
              "set the style's option form = \"all_to_all\"");
     }
     return ExchangeKind::ring;
@@ -88,7 +91,7 @@ ExchangeKind ContextAttention::form_of(const Tensors& inputs) {
       fmt::format("its {} heads ({} of keys and values)", q.size(2), k.size(2));
   if (q.size(2) % parts == 0 && k.size(2) % parts == 0) {
     if (automatic && masked) {
-      settings_.decisions->add("all_to_all, as a ring takes neither masks nor dropout");
+      settings_.decisions->add("all_to_all, as a ring takes neither masks nor sinks nor dropout");
     }
     return automatic && !masked ? cheaper_form(inputs) : ExchangeKind::all_to_all;
   }
@@ -99,7 +102,7 @@ ExchangeKind ContextAttention::form_of(const Tensors& inputs) {
   }
   refuse(fmt::format("{} cannot be split over {} ranks", heads, parts),
          masked ? "choose a smaller mesh axis: the form \"ring\", which splits no heads, takes "
-                  "neither masks nor dropout of probabilities"
+                  "neither masks nor sinks nor dropout of probabilities"
                 : "set the style's option form = \"ring\", which splits no heads");
 }
 
@@ -162,10 +165,10 @@ Tensor ContextAttention::by_heads(const Tensors& inputs) {
   };
   const Tensor& mask = inputs[3];
   const bool mask_has_heads = mask && mask.dims() == 4 && mask.size(1) > 1;
-  const Tensors by_heads{along_axis(inputs[0], Shard(2)), along_axis(inputs[1], Shard(2)),
-                         along_axis(inputs[2], Shard(2)),
-                         along_axis(mask, mask_has_heads ? Shard(1) : Replicate()),
-                         along_axis(inputs[4], Replicate())};
+  const Tensors by_heads{
+      along_axis(inputs[0], Shard(2)),    along_axis(inputs[1], Shard(2)),
+      along_axis(inputs[2], Shard(2)),    along_axis(mask, mask_has_heads ? Shard(1) : Replicate()),
+      along_axis(inputs[4], Replicate()), inputs[5]};
   return redistribute((*whole_)(by_heads)[0], tokens);
 }
 

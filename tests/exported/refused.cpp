@@ -9,6 +9,7 @@
 #include "difference.hpp"
 #include "errors.hpp"
 #include "folder.hpp"
+#include "sealed_zip.hpp"
 
 import tessera.base;
 import tessera.checkpoint;
@@ -26,7 +27,8 @@ std::string refusal_of(const std::string& path) {
   return input_error([&] { exported::load_exported(path); });
 }
 
-/// Why a stored program is refused in which `from` is replaced, everywhere, by a text as long.
+/// Why a stored program is refused in which `from` is replaced, everywhere, by a text as long; its
+/// checksums are those of the new bytes.
 std::string refusal_with(const std::string& name, std::string_view from, std::string_view to) {
   std::string bytes = testing::read_file(stored() + "/" + name + ".pt2");
   REQUIRE(from.size() == to.size());
@@ -36,6 +38,7 @@ std::string refusal_with(const std::string& name, std::string_view from, std::st
     ++count;
   }
   REQUIRE(count > 0);
+  testing::seal_zip(bytes);
   const Folder folder;
   return refusal_of(folder.write(name + ".pt2", bytes));
 }
@@ -51,6 +54,7 @@ TEST_CASE("operators that are not known are listed all at once, with their count
   };
   replace("torch.ops.aten.relu.default", "torch.ops.aten.zelu.default");
   replace("torch.ops.aten.mean.dim", "torch.ops.aten.meen.dim");
+  testing::seal_zip(bytes);
   const Folder folder;
   const std::string text = refusal_of(folder.write("both.pt2", bytes));
   CHECK_THAT(text, Catch::Contains("2 operators in 3 calls that are not known"));
@@ -94,10 +98,42 @@ TEST_CASE("damaged files of torch.export are refused") {
              Catch::Contains("it has no program"));
 }
 
+TEST_CASE("a file whose bytes have another checksum than its archive says is refused") {
+  const std::string whole = testing::read_file(stored() + "/convolutions.pt2");
+  const Folder folder;
+  std::string bytes = whole;
+  bytes[bytes.find("torch.ops.aten.relu") + 16] ^= 1;
+  CHECK_THAT(refusal_of(folder.write("graph.pt2", bytes)),
+             Catch::Contains("'models/model.json' is damaged"));
+  // A bit of a weight: found when the tensor is read, and only then.
+  const auto file = checkpoint_format("pt2").open(stored() + "/convolutions.pt2");
+  const Tensor weight = file->read("first.0.weight");
+  const std::string values(static_cast<const char*>(weight.device_address()),
+                           static_cast<std::size_t>(weight.numel()) * sizeof(float));
+  bytes = whole;
+  bytes[bytes.find(values) + 5] ^= 1;
+  const std::string path = folder.write("weight.pt2", bytes);
+  CHECK_THAT(refusal_of(path), Catch::Contains("'first.0.weight' is damaged"));
+  const auto other = checkpoint_format("pt2").open(path);
+  CHECK(other->read("first.0.bias").shape() == Dims{8});
+}
+
+TEST_CASE("dims outside of the range that a program was exported for are refused") {
+  const auto model = exported::load_exported(stored() + "/gpt2.pt2");
+  const auto refused = [&](Dims shape) {
+    return input_error([&] { (*model)({full(shape, 5, DType::i64)}); });
+  };
+  CHECK_THAT(refused({3, 33}), Catch::Contains("(2 to 64)") && Catch::Contains("(4 to 32)") &&
+                                   Catch::Contains("got i64[3, 33]"));
+  CHECK_THAT(refused({3, 3}), Catch::Contains("got i64[3, 3]"));
+  CHECK_THAT(refused({65, 8}), Catch::Contains("got i64[65, 8]"));
+  CHECK_THAT(refused({1, 8}), Catch::Contains("got i64[1, 8]"));
+}
+
 TEST_CASE("inputs that a program was not exported for are refused with what it takes") {
   const auto model = exported::load_exported(stored() + "/convolutions.pt2");
   CHECK_THAT(input_error([&] { (*model)({zeros({4, 3, 9, 8})}); }),
-             Catch::Contains("expected f32[-1, 3, 8, 8]"));
+             Catch::Contains("expected f32[s77 (2 to 64), 3, 8, 8]"));
   CHECK_THAT(input_error([&] { (*model)({zeros({4, 3, 8, 8}, DType::f64)}); }),
              Catch::Contains("got f64"));
 }

@@ -40,6 +40,19 @@ double difference(const TensorSource& a, const TensorSource& b) {
   return largest;
 }
 
+/// The sums of the values, of each times its row's number, and of each times its column's, from 1.
+std::vector<double> weighted_sums(const Tensor& tensor) {
+  const std::vector<double> values = to_doubles(tensor);
+  const auto columns = static_cast<std::size_t>(tensor.numel() / tensor.size(0));
+  std::vector<double> sums(3);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    sums[0] += values[i];
+    sums[1] += values[i] * static_cast<double>(i / columns + 1);
+    sums[2] += values[i] * static_cast<double>(i % columns + 1);
+  }
+  return sums;
+}
+
 /// Some rows and columns of a tensor, as a rank asks for them.
 void has_boxes(const TensorSource& source, const std::string& name) {
   const Tensor whole = source.read(name);
@@ -232,4 +245,49 @@ TEST_CASE("a run starts from a GGUF file, and its export is the same model") {
                   "3' --format gguf --no-tokenizer")
           .error,
       "GGUF has no fields for what this model has in model.window");
+}
+
+// tests/reference/gguf_families.py: what llama.cpp's converter makes of the same folders.
+TEST_CASE("folders of newer families go out as llama.cpp converts them, and come back") {
+  const NoGrad no_grad;
+  const Folder out;
+  const auto models = nlohmann::json::parse(read_file(data + "gguf_families.json"));
+  CHECK(models.size() == 6);
+  for (const auto& [name, model] : models.items()) {
+    INFO(name);
+    const std::string folder = data + "families/" + name;
+    const OpenedTensors opened = hub::open_hub_tensors(folder);
+    const hub::ModelShape shape = hub::read_model_folder(folder);
+    const auto written = hub::gguf_tensors(*opened.source, {.config = hub::hub_config(shape)});
+    CHECK(written->tensors().size() == model["tensors"].size());
+    for (const auto& [tensor, expected] : model["tensors"].items()) {
+      INFO(tensor);
+      REQUIRE(written->contains(tensor));
+      const Tensor values = written->read(tensor);
+      CHECK(std::vector<std::int64_t>(values.shape().begin(), values.shape().end()) ==
+            expected["shape"].get<std::vector<std::int64_t>>());
+      const std::vector<double> sums = weighted_sums(values);
+      for (std::size_t i = 0; i < sums.size(); ++i) {
+        CHECK(sums[i] == Approx(expected["sums"][i].get<double>()).margin(1e-9));
+      }
+    }
+    const auto fields = nlohmann::json::parse(written->meta())["gguf"];
+    for (const auto& [field, expected] : model["fields"].items()) {
+      INFO(field);
+      REQUIRE(fields.contains(field));
+      const auto& value = fields[field]["value"];
+      if (value.is_number_float()) {
+        CHECK(static_cast<float>(value.get<double>()) ==
+              static_cast<float>(expected.get<double>()));
+      } else {
+        CHECK(value == expected);
+      }
+    }
+    const std::string to = (out.path() / name).string();
+    checkpoint_format("gguf").write(*written, to, {});
+    const hub::ModelShape back = hub::read_model_folder(to);
+    CHECK(back.values == shape.values);
+    CHECK(difference(*hub::open_hub_tensors(to).source, *opened.source) <=
+          (name == "gemma" ? 1e-7 : 0));
+  }
 }

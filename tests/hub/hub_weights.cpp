@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch.hpp"
@@ -83,6 +85,107 @@ TEST_CASE("boxes of a fused and transposed tensor are those of its parts, both w
   for (const auto& [name, info] : stored.tensors()) {
     has_all_boxes(back, name, stored.read(name));
   }
+}
+
+namespace {
+
+/// Tensors in this process, as a file has them.
+class TensorsInMemory : public TensorSource {
+ public:
+  explicit TensorsInMemory(std::map<std::string, Tensor> values)
+      : TensorSource("memory"), values_(std::move(values)) {
+    for (const auto& [name, value] : values_) {
+      tensors_.emplace(name, TensorInfo{value.dtype(), value.shape()});
+    }
+  }
+  std::uint64_t bytes_read() const override { return 0; }
+
+ private:
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
+    Tensor part = values_.at(name);
+    for (int dim = 0; dim < part.dims(); ++dim) {
+      part = ops::narrow(part, dim, box.offset[dim], box.shape[dim]);
+    }
+    ops::copy_(into, part);
+  }
+
+  std::map<std::string, Tensor> values_;
+};
+
+const std::string packed_layer = "model.layers.0.mlp.experts.";
+
+hub::ModelShape small_gpt_oss() {
+  return hub::parse_hub_config(R"({"model_type": "gpt_oss", "vocab_size": 8, "hidden_size": 64,
+      "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4,
+      "intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1,
+      "quantization_config": {"quant_method": "mxfp4"}})",
+                               "config.json");
+}
+
+}  // namespace
+
+TEST_CASE("experts in MXFP4 are read as transformers reads them, gates and the rest in turns") {
+  const NoGrad no_grad;
+  const hub::ModelShape shape = small_gpt_oss();
+  const SafetensorsFile stored(TESSERA_SOURCE_FOLDER "/tests/reference/data/mxfp4.safetensors");
+  const Tensor values = stored.read("values");  // [experts, in, gates and the rest]
+  const std::unique_ptr<TensorSource> unpacked = hub::unpacked_mxfp4(stored);
+  REQUIRE(unpacked != nullptr);
+  CHECK(unpacked->stored_type(packed_layer + "gate_up_proj") == "MXFP4");
+  has_all_boxes(*unpacked, packed_layer + "gate_up_proj", values);
+  const hub::HubWeights weights(stored, hub::family_of(shape), hub::sizes_of(shape));
+  std::int64_t part = 0;
+  for (const char* name : {"gate_proj", "up_proj"}) {
+    has_all_boxes(weights, packed_layer + name,
+                  ops::contiguous(ops::transpose(ops::slice(values, 2, part, 64, 2), 1, 2)));
+    ++part;
+  }
+  // An export has them as numbers.
+  const hub::HubExport back(weights, "", hub::family_of(shape), hub::sizes_of(shape));
+  has_all_boxes(back, packed_layer + "gate_up_proj", values);
+  CHECK(hub::hub_config(shape).find("quantization_config") == std::string::npos);
+  CHECK(hub::unpacked_mxfp4(TensorsInMemory({{"values", values}})) == nullptr);
+}
+
+TEST_CASE("packed experts that do not fit are refused by name") {
+  const SafetensorsFile stored(TESSERA_SOURCE_FOLDER "/tests/reference/data/mxfp4.safetensors");
+  const std::string name = packed_layer + "gate_up_proj";
+  const Tensor blocks = stored.read(name + "_blocks");
+  const Tensor scales = stored.read(name + "_scales");
+  const auto refused = [&](std::map<std::string, Tensor> tensors) {
+    return testing::input_error([&] {
+      const TensorsInMemory source(std::move(tensors));
+      const auto unpacked = hub::unpacked_mxfp4(source);
+      unpacked->read(name);
+    });
+  };
+  const auto has = [](const std::string& text, const std::string& part) {
+    CHECK_THAT(text, Catch::Contains(part));
+  };
+  has(refused({{name + "_blocks", blocks}}), name + "_scales'");
+  has(refused({{name + "_scales", scales}}), name + "_blocks'");
+  has(refused({{name + "_blocks", ops::select(blocks, 0, 0)}, {name + "_scales", scales}}),
+      "it is not a part of experts in MXFP4 (expected u8 [experts, out, in / 32, 16], got u8 [64, "
+      "2, 16])");
+  has(refused({{name + "_blocks", blocks}, {name + "_scales", ops::narrow(scales, 1, 0, 3)}}),
+      "expected u8 [2, 64, 2], got u8 [2, 3, 2]");
+  has(refused({{name + "_blocks", blocks}, {name + "_scales", ops::cast(scales, DType::i8)}}),
+      "expected u8 [2, 64, 2], got i8 [2, 64, 2]");
+  has(refused({{name + "_blocks", blocks},
+               {name + "_scales", scales},
+               {name, full({2}, 1, DType::f32)}}),
+      "it is there twice");
+  const Tensor without = ops::add_scalar(scales, 0);
+  without.data<std::uint8_t>()[5] = 255;
+  has(refused({{name + "_blocks", blocks}, {name + "_scales", without}}),
+      "it has a scale of 255, which stands for no number");
+  has(testing::input_error([] {
+        hub::parse_hub_config(R"({"model_type": "gpt_oss", "vocab_size": 8, "hidden_size": 64,
+            "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32,
+            "quantization_config": {"quant_method": "bitsandbytes"}})",
+                              "config.json");
+      }),
+      "quantization_config");
 }
 
 TEST_CASE("what GPT-2's layers add to the residual stream begins smaller") {

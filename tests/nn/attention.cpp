@@ -110,8 +110,14 @@ void rotate(Values& x, double position, double theta) {
   }
 }
 
+/// What an attention may have besides scores and rotation.
+struct Further {
+  Values sinks = {};                                       // of the heads
+  std::function<double(std::int64_t t)> growth = nullptr;  // of queries
+};
+
 Values expected(nn::Module& module, const Tensor& input, const Score& score, double theta = 0,
-                const std::vector<std::int64_t>& positions = {}) {
+                const std::vector<std::int64_t>& positions = {}, const Further& further = {}) {
   Values result;
   const Values all = to_doubles(input);
   for (std::int64_t b = 0; b < batches; ++b) {
@@ -128,6 +134,9 @@ Values expected(nn::Module& module, const Tensor& input, const Score& score, dou
         rotate(q.back(), position, theta);
         rotate(k.back(), position, theta);
       }
+      for (double& feature : q.back()) {
+        feature *= further.growth ? further.growth(t) : 1;
+      }
     }
     for (std::int64_t t = 0; t < tokens; ++t) {
       Values attended(static_cast<std::size_t>(heads * extent));
@@ -143,7 +152,9 @@ Values expected(nn::Module& module, const Tensor& input, const Score& score, dou
           weights.push_back(
               std::exp(dot / std::sqrt(static_cast<double>(extent)) + score(h, t, s)));
         }
-        const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+        const double sink =
+            further.sinks.empty() ? 0 : std::exp(further.sinks[static_cast<std::size_t>(h)]);
+        const double sum = std::accumulate(weights.begin(), weights.end(), sink);
         for (std::int64_t s = 0; s < tokens; ++s) {
           for (std::int64_t i = 0; i < extent; ++i) {
             attended[static_cast<std::size_t>(h * extent + i)] +=
@@ -210,6 +221,149 @@ TEST_CASE("attention rotates by positions that are counted or given") {
   const Tensor given = from_values(std::span<const std::int64_t>(positions), {tokens});
   CHECK(largest(to_doubles(attention.by_name({{"hidden_states", x}, {"positions", given}})[0]),
                 expected(attention, x, causal, 50, positions)) < 1e-12);
+}
+
+namespace {
+
+/// Where rows of 5 tokens have documents of 2 and 3: their first tokens, and the positions.
+const std::vector<std::int64_t> two_documents = {0, 0, 2, 2, 2};
+const std::vector<std::int64_t> their_positions = {0, 1, 0, 1, 2};
+
+Tensor of_rows(const std::vector<std::int64_t>& row) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t b = 0; b < batches; ++b) {
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return from_values(std::span<const std::int64_t>(all), {batches, tokens});
+}
+
+}  // namespace
+
+TEST_CASE("a head's sink takes a share of its probabilities, and learns from it") {
+  for (const std::int64_t window : {0, 2}) {
+    nn::AttentionOptions chosen = options();
+    chosen.sinks = true;
+    chosen.window = window;
+    nn::Attention attention(chosen);
+    fill(attention);
+    const Tensor x = input();
+    const auto sinks = attention.parameter("sinks");
+    const Further further{.sinks = to_doubles(sinks->value)};
+    const auto seen = [&](std::int64_t, std::int64_t t, std::int64_t s) {
+      return s <= t && (window == 0 || s > t - window) ? 0.0 : unseen;
+    };
+    CHECK(largest(to_doubles(attention(x)), expected(attention, x, seen, 0, {}, further)) < 1e-12);
+    const Tensor documents = of_rows(two_documents);
+    const Tensor y = attention.by_name({{"hidden_states", x}, {"documents", documents}})[0];
+    CHECK(largest(to_doubles(y), expected(
+                                     attention, x,
+                                     [&](std::int64_t h, std::int64_t t, std::int64_t s) {
+                                       return two_documents[static_cast<std::size_t>(t)] <= s
+                                                  ? seen(h, t, s)
+                                                  : unseen;
+                                     },
+                                     0, {}, further)) < 1e-12);
+    // Gradients against differences of the loss.
+    const Tensor factors = pattern({batches, tokens, width}, 1.1);
+    const auto loss = [&] { return ops::sum(ops::mul(attention(x), factors)); };
+    backward(loss());
+    for (const nn::ParameterPointer& parameter : nn::all_parameters(attention)) {
+      const Values gradient = to_doubles(parameter->value.grad());
+      const NoGrad no_grad;
+      for (const std::int64_t i : {std::int64_t{0}, parameter->value.numel() - 1}) {
+        double& value = parameter->value.data<double>()[i];
+        const double before = value;
+        constexpr double step = 1e-5;
+        value = before + step;
+        const double above = to_doubles(loss())[0];
+        value = before - step;
+        const double below = to_doubles(loss())[0];
+        value = before;
+        INFO(parameter->name << "[" << i << "]");
+        CHECK(std::abs(gradient[static_cast<std::size_t>(i)] - (above - below) / (2 * step)) <
+              1e-8);
+      }
+    }
+    CHECK_THAT(error_of([&] { attention({x, full({tokens, tokens}, 1, DType::boolean)}); }),
+               Catch::Contains("chunks or sinks takes no mask"));
+  }
+}
+
+TEST_CASE("queries grow with their positions, counted, given or after those of a cache") {
+  nn::AttentionOptions chosen = options();
+  chosen.rotary.theta = 50;
+  chosen.growth = {.scale = 0.7, .period = 2, .first = 1};
+  nn::Attention attention(chosen);
+  fill(attention);
+  const Tensor x = input();
+  const auto growth_at = [](std::int64_t position) {
+    return 1 + 0.7 * std::log(1 + std::floor(static_cast<double>(position + 1) / 2));
+  };
+  const Values whole = expected(attention, x, causal, 50, {}, {.growth = growth_at});
+  CHECK(largest(to_doubles(attention(x)), whole) < 1e-12);
+  const auto of_documents = [&](std::int64_t t) {
+    return growth_at(their_positions[static_cast<std::size_t>(t)]);
+  };
+  const Tensor given = of_rows(their_positions);
+  CHECK(largest(to_doubles(attention.by_name({{"hidden_states", x}, {"positions", given}})[0]),
+                expected(attention, x, causal, 50, their_positions, {.growth = of_documents})) <
+        1e-12);
+  const NoGrad no_grad;
+  nn::AttentionCache cache;
+  attention.set_cache(&cache);
+  const Tensor first = attention(ops::contiguous(ops::narrow(x, 1, 0, 2)));
+  const Tensor rest = attention(ops::contiguous(ops::narrow(x, 1, 2, tokens - 2)));
+  CHECK(largest(to_doubles(ops::cat(Tensors{first, rest}, 1)), whole) < 1e-12);
+  chosen.growth.period = 0;
+  CHECK_THAT(error_of([&] { const nn::Attention refused(chosen); }),
+             Catch::Contains("after a period of at least one position"));
+}
+
+TEST_CASE("a query sees keys of its own chunk only") {
+  for (const bool sinks : {false, true}) {
+    nn::AttentionOptions chosen = options();
+    chosen.chunk = 2;
+    chosen.sinks = sinks;
+    nn::Attention attention(chosen);
+    fill(attention);
+    const Tensor x = input();
+    const Further further{.sinks =
+                              sinks ? to_doubles(attention.parameter("sinks")->value) : Values()};
+    const auto same_chunk = [](std::int64_t h, std::int64_t t, std::int64_t s) {
+      return t / 2 == s / 2 ? causal(h, t, s) : unseen;
+    };
+    const Values whole = expected(attention, x, same_chunk, 0, {}, further);
+    CHECK(largest(to_doubles(attention(x)), whole) < 1e-12);
+    // Chunks of a document begin with it.
+    const Tensor documents = of_rows(two_documents);
+    const Tensor positions = of_rows(their_positions);
+    const std::vector<std::int64_t> begins = {0, 0, 2, 2, 4};
+    CHECK(largest(to_doubles(attention({x, Tensor(), positions, documents})[0]),
+                  expected(
+                      attention, x,
+                      [&](std::int64_t h, std::int64_t t, std::int64_t s) {
+                        return s >= begins[static_cast<std::size_t>(t)] ? causal(h, t, s) : unseen;
+                      },
+                      0, {}, further)) < 1e-12);
+    for (const Tensors& refused :
+         {Tensors{x, Tensor(), positions}, Tensors{x, full({tokens, tokens}, 1, DType::boolean)}}) {
+      CHECK_THAT(error_of([&] { attention(refused); }),
+                 Catch::Contains("an attention in chunks takes no mask, and no positions but"));
+    }
+    // With a cache, whatever comes at once.
+    const NoGrad no_grad;
+    nn::AttentionCache cache;
+    attention.set_cache(&cache);
+    for (const std::int64_t at_once : {1, 2, 3, 4}) {
+      cache.clear();
+      std::vector<Tensor> parts;
+      for (std::int64_t begin = 0; begin < tokens; begin += at_once) {
+        parts.push_back(attention(
+            ops::contiguous(ops::narrow(x, 1, begin, std::min(at_once, tokens - begin)))));
+      }
+      CHECK(largest(to_doubles(ops::cat(parts, 1)), whole) < 1e-12);
+    }
+  }
 }
 
 TEST_CASE("no query sees another document, in each form of attention") {
@@ -285,6 +439,8 @@ TEST_CASE("a cache that is split over ranks gives the attention of one rank") {
     double softcap = 0;
     std::int64_t kv_heads = 2;
     bool causal = true;
+    std::int64_t chunk = 0;
+    bool sinks = false;
   };
   // Windows shorter and longer than what comes at once, than a block, and than a round of blocks.
   const Kind kinds[] = {{},
@@ -293,7 +449,10 @@ TEST_CASE("a cache that is split over ranks gives the attention of one rank") {
                         {.window = 70, .softcap = 1.5},
                         {.window = 250},
                         {.softcap = 0.7, .kv_heads = 4},
-                        {.causal = false}};
+                        {.causal = false},
+                        {.chunk = 5, .sinks = true},
+                        {.chunk = 100},
+                        {.window = 70, .sinks = true}};
   // Tokens at once, and whether each rank has its chunk of them.
   const std::pair<std::int64_t, bool> calls[] = {{12, true}, {1, false},  {144, true}, {5, false},
                                                  {1, false}, {132, true}, {24, true},  {1, false}};
@@ -305,9 +464,29 @@ TEST_CASE("a cache that is split over ranks gives the attention of one rank") {
     const auto part = [](const Tensor& x, std::int64_t begin, std::int64_t count) {
       return ops::contiguous(ops::narrow(x, 1, begin, count));
     };
+    const Tensor sinks = kind.sinks ? pattern({4}, 0.3) : Tensor();
+    /// The whole attention of the first tokens.
+    const auto whole = [&](std::int64_t end) {
+      nn::InnerAttention attention({.dim = 12,
+                                    .heads = 4,
+                                    .kv_heads = kind.kv_heads,
+                                    .window = kind.window,
+                                    .softcap = kind.softcap,
+                                    .sinks = kind.sinks});
+      Tensor begins;
+      if (kind.chunk > 0) {
+        begins = empty({2, end}, DType::i64);
+        for (std::int64_t i = 0; i < 2 * end; ++i) {
+          begins.data<std::int64_t>()[i] = i % end / kind.chunk * kind.chunk;
+        }
+      }
+      return attention(
+          {part(q, 0, end), part(k, 0, end), part(v, 0, end), Tensor(), begins, sinks})[0];
+    };
     for (const int ranks : {1, 2, 3, 4}) {
       INFO("window " << kind.window << ", softcap " << kind.softcap << ", " << kind.kv_heads
-                     << " heads of keys, causal " << kind.causal << ", " << ranks << " ranks");
+                     << " heads of keys, causal " << kind.causal << ", chunk " << kind.chunk << ", "
+                     << ranks << " ranks");
       std::vector<double> differences(static_cast<std::size_t>(ranks), 1);
       std::vector<std::int64_t> kept(static_cast<std::size_t>(ranks), 0);
       collective::run_threads(ranks, [&](collective::World& world) {
@@ -326,19 +505,17 @@ TEST_CASE("a cache that is split over ranks gives the attention of one rank") {
             };
             const Tensor y = cache.attend(
                 placed(q), placed(k), placed(v),
-                {.window = kind.window, .softcap = kind.softcap, .causal = kind.causal});
+                {.window = kind.window, .softcap = kind.softcap, .causal = kind.causal}, kind.chunk,
+                sinks);
             difference = y.layout() == layout ? difference : 1;
             const std::int64_t end = begin + count;
             const Tensor expected =
-                kind.causal
-                    ? part(ops::causal_attention(part(q, 0, end), part(k, 0, end), part(v, 0, end),
-                                                 {.window = kind.window, .softcap = kind.softcap}),
-                           begin, count)
-                    : ops::transpose(ops::scaled_dot_product_attention(
-                                         ops::transpose(part(q, begin, count), 1, 2),
-                                         ops::transpose(part(k, 0, end), 1, 2),
-                                         ops::transpose(part(v, 0, end), 1, 2)),
-                                     1, 2);
+                kind.causal ? part(whole(end), begin, count)
+                            : ops::transpose(ops::scaled_dot_product_attention(
+                                                 ops::transpose(part(q, begin, count), 1, 2),
+                                                 ops::transpose(part(k, 0, end), 1, 2),
+                                                 ops::transpose(part(v, 0, end), 1, 2)),
+                                             1, 2);
             difference = std::max(difference, distance(to_doubles(full_tensor(y)),
                                                        to_doubles(ops::contiguous(expected))));
             begin = end;

@@ -18,9 +18,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 DATA = pathlib.Path(__file__).resolve().parent / "data"
-FAMILIES = ["cohere", "cohere2", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe",
-            "gpt2", "gpt_neox", "gptj", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "llama", "minimax_m2", "mistral", "mixtral", "olmo",
-            "olmo2", "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2"]
+FAMILIES = ["apertus", "bamba", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon",
+            "gemma", "gemma2", "gemma3_text", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_neox", "gpt_oss", "gptj", "granite",
+            "granitemoe", "granitemoehybrid", "helium", "hunyuan_v1_dense", "kimi_linear", "lfm2", "llama", "llama4_text", "mamba2",
+            "minicpm3", "minimax_m2", "ministral3", "mistral", "mixtral", "nanochat", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe",
+            "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "stablelm",
+            "starcoder2"]
 SMALL = {"model_type": "llama", "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "vocab_size": 101,
          "max_position_embeddings": 512}

@@ -2,10 +2,12 @@
 
 import copy
 import functools
+import string
+import sys
 
 import numpy
 import torch
-from transformers import AutoModelForImageClassification, AutoModelForSequenceClassification
+from transformers import AutoModel, AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertTokenizer
 
 from common import VERSIONS, fresh, write_json, write_tensors
 from families import OUT, curves, gradients, make, short
@@ -83,7 +85,69 @@ def reference(name, seed, tokens):
     print(f"{name:22} {size / 1000:5.1f} kB, loss {curve['losses'][0]:.3f} -> {curve['losses'][-1]:.3f}; f32 against f64: logits {error:.1e}, losses {apart:.1e}", flush=True)
 
 
+TEXTS_OF_LINES = ["The cat sat on the mat.", "a red house by the sea", "Ships!", " ".join(["the sea and the sun"] * 20)]
+
+
+def tokenizer_of(folder):
+    """A WordPiece of a BERT with as many tokens as the models have."""
+    letters = string.ascii_lowercase
+    words = "the a an and of on in by to is was it we you they he she not but with from as at cat dog house sea sun sat mat red blue big small day night ship fish tree star".split()
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *letters[1:], *("##" + letter for letter in letters)]
+    vocab += [word for word in words if word not in vocab]
+    vocab = vocab[:TEXT["vocab_size"]]
+    assert len(vocab) == TEXT["vocab_size"], len(vocab)
+    tokenizer = BertTokenizer(vocab={word: i for i, word in enumerate(vocab)})
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def embedded(double, folder):
+    """Vectors of lines of text: the mean of the tokens that are shown, and the first token."""
+    tokens = tokenizer_of(folder)(TEXTS_OF_LINES, padding=True, truncation=True, max_length=TEXT["max_position_embeddings"], return_tensors="pt")
+    with torch.no_grad(), Wide():
+        hidden = double(**{key: tokens[key] for key in ("input_ids", "attention_mask")}).last_hidden_state
+    shown = tokens["attention_mask"][:, :, None].double()
+    return {"texts": TEXTS_OF_LINES, "ids": tokens["input_ids"].tolist(), "lengths": tokens["attention_mask"].sum(1).tolist(),
+            "mean": short(((hidden * shown).sum(1) / shown.sum(1)).tolist()), "first": short(hidden[:, 0].tolist())}
+
+
+def other_head(name, kind, classes, seed):
+    """The same family with another head: a folder, its outputs, and gradients where it has a loss."""
+    folder = fresh(OUT / f"{name}_{kind}")
+    model = make(name, seed, folder, classes, ENCODERS[name]).eval()
+    double = copy.deepcopy(model).double()
+    inputs = images(seed) if name == "vit" else texts(name, seed)
+    wide_inputs = {key: value.double() if value.is_floating_point() else value for key, value in inputs.items()}
+    stored = dict(inputs)
+    found = {"name": f"{name}_{kind}", "type": name, "made_with": VERSIONS}
+    with torch.no_grad(), Wide():
+        out = double(**wide_inputs)
+    if kind == "masked":
+        hidden = torch.rand(inputs["input_ids"].shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+        labels = torch.where(hidden & inputs["attention_mask"].bool(), (inputs["input_ids"] * 7 + 5) % TEXT["vocab_size"], -100)
+
+        def loss_of():
+            logits = double(**wide_inputs).logits
+            return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+        stored |= {"labels": labels, "logits": out.logits.float()}
+        found["loss_f64"] = loss_of()[1].item()
+        found["gradients"], found["parameters_without_gradient"] = gradients(double, loss_of)
+    else:
+        stored |= {"last_hidden_state": out.last_hidden_state.float(), "pooler_output": out.pooler_output.float()}
+    if name == "bert" and kind == "base":
+        found |= embedded(double, folder)
+    write_tensors(OUT / f"{name}_{kind}.safetensors", stored)
+    write_json(OUT / f"{name}_{kind}.json", found)
+
+
 def main():
+    for seed, (name, kind, classes) in enumerate([
+            ("bert", "masked", AutoModelForMaskedLM), ("modernbert", "masked", AutoModelForMaskedLM),
+            ("bert", "base", AutoModel), ("vit", "base", AutoModel)], 300):
+        other_head(name, kind, classes, seed)
+    if sys.argv[1:] == ["heads"]:
+        return
     tokens = numpy.load(OUT / "tokens.npy")
     for number, name in enumerate(ENCODERS):
         reference(name, 200 + number, tokens)

@@ -14,7 +14,7 @@ import copy
 import sys
 import warnings
 
-from common import DATA, fresh, write_tensors
+from common import DATA, write_json, write_tensors
 
 import pathlib
 
@@ -189,6 +189,18 @@ class Convolutions(torch.nn.Module):
         return self.head(x.mean((2, 3)))
 
 
+class OwnLoss(torch.nn.Module):
+    """A model of the next token with a loss of its own: targets are smoothed."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(64, 16), torch.nn.Linear(16, 64)
+
+    def forward(self, input_ids, targets):
+        logits = self.head(torch.tanh(self.embedding(input_ids)))
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=0.1), logits
+
+
 class Changed(torch.nn.Module):
     def forward(self, x):
         x.add_(1)
@@ -261,6 +273,32 @@ def write(name, folder):
     return program
 
 
+def write_next_token(folder):
+    """The losses of 20 steps of AdamW on 12 rows of 16 tokens by two programs, for runs with model.from."""
+    torch.manual_seed(7)
+    ids = torch.randint(0, 64, (12 * 16 + 1,))
+    inputs, targets = ids[:-1].view(12, 16), ids[1:].view(12, 16)
+    gpt2 = make("gpt2")[0]
+    own = OwnLoss()
+    rows = {0: Dim("batch", min=2, max=64), 1: Dim("length", min=4, max=32)}
+    torch.export.save(export(own, (inputs, targets), (rows, rows)), folder / "own_loss.pt2")
+
+    def losses(model, loss_of):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+        all_losses = []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = loss_of(model)
+            loss.backward()
+            optimizer.step()
+            all_losses.append(loss.item())
+        return all_losses
+
+    entropy = lambda model: torch.nn.functional.cross_entropy(model(inputs)[0].flatten(0, 1), targets.flatten())
+    write_json(folder / "next_token.json", {"tokens": ids.tolist(), "gpt2": losses(gpt2, entropy),
+                                            "own_loss": losses(own, lambda model: model(inputs, targets)[0])})
+
+
 def count(folder):
     total, programs = collections.Counter(), collections.Counter()
     for path in sorted(pathlib.Path(folder).glob("*.pt2")):
@@ -281,6 +319,7 @@ def main(arguments):
     if stored:
         for name, model in REFUSED.items():
             torch.export.save(export(model(), (torch.randn(4, 6),), None), folder / f"{name}.pt2")
+        write_next_token(folder)
     for name in STORED if stored else arguments[1:] or PROGRAMS:
         try:
             write(name, folder)

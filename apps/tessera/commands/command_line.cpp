@@ -26,6 +26,7 @@ import tessera.pipeline;
 import tessera.runs;
 import tessera.app.base;
 import :command_tree;
+import :embed;
 import :model;
 import :plugin;
 import :text_commands;
@@ -69,6 +70,7 @@ class CommandLine {
     add_runs();
     add_graph();
     add_model_command(app_, chosen);
+    add_embed_command(app_, chosen);
     add_plugin_command(app_, chosen, [this]() -> const Tools& { return this->tools(); });
   }
 

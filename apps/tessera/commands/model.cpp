@@ -15,6 +15,8 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.models;
+import tessera.checkpoint;
+import tessera.exported;
 import tessera.hub;
 import tessera.runs;
 import tessera.app.base;
@@ -89,8 +91,31 @@ std::string nearest_text(const hub::ConfigReport& report) {
   return format_table(rows, "  ");
 }
 
+/// What is in a program of torch.export, and whether a run can train it.
+int describe_program(const std::string& path) {
+  const OpenedTensors opened = open_tensors(path);
+  const exported::ExportedGraph graph = exported::read_exported_graph(*opened.source);
+  TableRows rows;
+  for (const auto& [name, text] : exported::described(graph)) {
+    rows.push_back({name, terminal_line(text, 400)});
+  }
+  print(format_table(rows, ""));
+  try {
+    const exported::TokenProgram program = exported::token_program(graph);
+    print(fmt::format("model.from takes it: a model of the next token, vocabulary {}{}\n",
+                      program.vocab, program.loss >= 0 ? ", with a loss of its own" : ""));
+  } catch (const Error& error) {
+    print(fmt::format("model.from does not take it: {}\n", terminal_line(error.what(), 1000)));
+    return not_understood;
+  }
+  return 0;
+}
+
 int run_describe(const ModelCommand& arguments) {
   runs::use_plugins(arguments.plugins);
+  if (exported::is_program(arguments.folder)) {
+    return describe_program(arguments.folder);
+  }
   const hub::ConfigReport report = hub::describe_config(arguments.folder);
   const nlohmann::json config = parse_json(report.text);
   const hub::ConfigUse& use = report.uses.front();
@@ -131,11 +156,10 @@ void add_model_command(CLI::App& program, std::function<int()>& chosen) {
   CLI::App* const describe =
       add("describe", "Say what of a folder's config.json is understood, missing or ignored",
           run_describe);
-  describe->add_option("FOLDER", arguments->folder, "A model folder in Hugging Face's format")
+  describe->add_option("FOLDER", arguments->folder, "A model folder in Hugging Face's format, or a program of torch.export (*.pt2)")
       ->required();
   describe->footer(
-      "The exit code is 0 if a model of the folder can be built, and 2 if something in the file "
-      "is\n"
+      "The exit code is 0 if a run can train the model, and 2 if something in the file is\n"
       "not understood. Where no family has the name of model_type, the nearest ones are compared.");
 }
 

@@ -10,7 +10,9 @@ module;
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +45,7 @@ constexpr std::string_view advice = "export the program again with torch.export.
 
 /// Where a tensor's elements are.
 struct StoredTensor {
+  const ZipEntry* entry = nullptr;   // has its storage
   std::span<const std::byte> bytes;  // of its storage
   Dims strides;
   std::int64_t offset = 0;
@@ -104,7 +107,7 @@ class ExportedFile final : public TensorSource {
     entries_ = zip_entries(file_.bytes(), path);
     find_prefix();
     const auto order = entries_.find(prefix_ + "byteorder");
-    if (order != entries_.end() && text_of(order->second) != "little") {
+    if (order != entries_.end() && text_of(order->second.bytes) != "little") {
       wrong("its tensors are not little-endian");
     }
     json program = parsed("models/model.json");
@@ -129,11 +132,21 @@ class ExportedFile final : public TensorSource {
     fail_input({.thing = path_, .wrong = what, .advice = std::string(advice)});
   }
 
+  void check_intact(const std::string& name, const ZipEntry& entry) const {
+    if (!entry.is_intact()) {
+      fail_input({.thing = path_,
+                  .wrong = fmt::format("'{}' is damaged: it has another checksum than the archive "
+                                       "says",
+                                       shown(name, 120)),
+                  .advice = "copy the file again, or export the program again"});
+    }
+  }
+
   /// The archive's entries begin with a name of the writer's choice.
   void find_prefix() {
     constexpr std::string_view program = "models/model.json";
     bool found = false;
-    for (const auto& [name, bytes] : entries_) {
+    for (const auto& [name, entry] : entries_) {
       if (name == program || name.ends_with(fmt::format("/{}", program))) {
         if (found) {
           wrong("it has more than one program");
@@ -155,7 +168,8 @@ class ExportedFile final : public TensorSource {
     if (found == entries_.end()) {
       wrong(fmt::format("'{}' is missing", name));
     }
-    ParsedJson result = parse_json_object(text_of(found->second));
+    check_intact(name, found->second);
+    ParsedJson result = parse_json_object(text_of(found->second.bytes));
     if (!result.problem.empty()) {
       wrong(fmt::format("{}: {}", name, result.problem));
     }
@@ -182,7 +196,8 @@ class ExportedFile final : public TensorSource {
     }
   }
 
-  void add(const std::string& name, const json& meta, std::span<const std::byte> bytes) {
+  void add(const std::string& name, const json& meta, const ZipEntry& entry) {
+    const std::span<const std::byte> bytes = entry.bytes;
     const auto number = json_member<std::int64_t>(meta, "dtype");
     const std::optional<DType> dtype = exported_dtype(number);
     if (!dtype) {
@@ -192,6 +207,7 @@ class ExportedFile final : public TensorSource {
     }
     const Dims shape = dims_of(json_member(meta, "sizes"), "sizes");
     StoredTensor stored{
+        .entry = &entry,
         .bytes = bytes,
         .strides = dims_of(json_member(meta, "strides"), "strides"),
         .offset = json_member<std::int64_t>(json_member(meta, "storage_offset"), "as_int")};
@@ -238,6 +254,7 @@ class ExportedFile final : public TensorSource {
     const TensorInfo& info = tensors_.at(name);
     const StoredTensor& stored = stored_.at(name);
     const std::string what = fmt::format("{}: tensor '{}'", path_, name);
+    check_once(name, *stored.entry);
     bytes_read_ += static_cast<std::uint64_t>(box.shape.product()) * size_of(info.dtype);
     if (stored.contiguous) {
       copy_stored(file_, stored.bytes, info, box, into, what);
@@ -254,11 +271,22 @@ class ExportedFile final : public TensorSource {
     ops::copy_(into, alias(storage, box.shape, stored.strides, first));
   }
 
+  /// The first read of a tensor compares the checksum of all its bytes.
+  void check_once(const std::string& name, const ZipEntry& entry) const {
+    const std::lock_guard lock(mutex_);
+    if (!intact_.contains(&entry)) {
+      check_intact(name, entry);
+      intact_.insert(&entry);
+    }
+  }
+
   MappedFile file_;
-  std::map<std::string, std::span<const std::byte>> entries_;
+  std::map<std::string, ZipEntry> entries_;
   std::string prefix_;
   std::map<std::string, StoredTensor> stored_;
   mutable std::atomic<std::uint64_t> bytes_read_{0};
+  mutable std::mutex mutex_;
+  mutable std::set<const ZipEntry*> intact_;  // whose checksums were compared
 };
 
 class ExportedFormat final : public CheckpointFormat {

@@ -79,10 +79,18 @@ class PickleWriter {
   std::string bytes_;
 };
 
+/// An entry of a zip archive that is not compressed.
+struct ZipEntry {
+  std::span<const std::byte> bytes;
+  std::uint32_t checksum = 0;  // CRC-32 of the bytes, by the archive's directory
+  /// Whether the bytes have that checksum: reads them all.
+  bool is_intact() const;
+};
+
 /// The entries of a zip archive whose entries are not compressed, by name. Error (input) that
 /// begins with `where`.
-std::map<std::string, std::span<const std::byte>> zip_entries(std::span<const std::byte> archive,
-                                                              const std::string& where);
+std::map<std::string, ZipEntry> zip_entries(std::span<const std::byte> archive,
+                                            const std::string& where);
 /// An archive of these entries, uncompressed.
 /// Error (input): it has 4 GiB or more.
 std::string zip_archive(

@@ -268,7 +268,7 @@ class MetadataReader {
       wrong(path, fmt::format("'{}' has no data.pkl", name));
     }
     try {
-      const Pickle pickle(data->second, path);
+      const Pickle pickle(data->second.bytes, path);
       const PickleValue& value = pickle.root();
       if (value.kind == Kind::integer || value.kind == Kind::boolean) {
         scalars_[name] = value.integer;
@@ -303,11 +303,11 @@ Tensor tensor_of(std::span<const std::byte> item, const std::string& where, cons
   }
   if (const auto order = entries.find("archive/byteorder");
       order != entries.end() &&
-      std::string_view(reinterpret_cast<const char*>(order->second.data()), order->second.size()) !=
-          "little") {
+      std::string_view(reinterpret_cast<const char*>(order->second.bytes.data()),
+                       order->second.bytes.size()) != "little") {
     wrong(where, "a stored value is not little-endian");
   }
-  const Pickle pickle(data->second, where);
+  const Pickle pickle(data->second.bytes, where);
   const PickleValue& value = pickle.root();
   const TorchType& names = torch_type(info.dtype);
   const bool untyped = names.storage == untyped_storage;
@@ -328,24 +328,26 @@ Tensor tensor_of(std::span<const std::byte> item, const std::string& where, cons
                              "{}{}, got {}{})",
                              name_of(info.dtype), to_string(shape), type, to_string(*size)));
   }
-  const auto bytes = entries.find("archive/data/" + storage[2]->text);
+  const auto found = entries.find("archive/data/" + storage[2]->text);
   const std::size_t width = size_of(info.dtype);
   // The last element, in steps that cannot overflow.
   std::int64_t last = value.items[1]->integer;
-  bool inside = bytes != entries.end() && last >= 0;
+  bool inside = found != entries.end() && last >= 0;
   for (const auto [extent, stride] : zip(*size, *strides)) {
     std::int64_t reach = 0;
     inside = inside && !__builtin_mul_overflow(extent - 1, stride, &reach) &&
              !__builtin_add_overflow(last, reach, &last);
   }
-  if (!inside || static_cast<std::uint64_t>(last) >= bytes->second.size() / width) {
+  const std::span<const std::byte> bytes =
+      inside ? found->second.bytes : std::span<const std::byte>();
+  if (!inside || static_cast<std::uint64_t>(last) >= bytes.size() / width) {
     wrong(where, "a stored tensor reaches beyond its bytes");
   }
-  const auto elements = static_cast<std::int64_t>(bytes->second.size() / width);
+  const auto elements = static_cast<std::int64_t>(bytes.size() / width);
   const Tensor whole = empty({elements}, info.dtype);
-  std::memcpy(whole.raw_data(), bytes->second.data(), static_cast<std::size_t>(elements) * width);
+  std::memcpy(whole.raw_data(), bytes.data(), static_cast<std::size_t>(elements) * width);
   if (info.dtype == DType::boolean &&
-      std::ranges::any_of(bytes->second, [](std::byte b) { return b > std::byte{1}; })) {
+      std::ranges::any_of(bytes, [](std::byte b) { return b > std::byte{1}; })) {
     wrong(where, "a stored bool is neither 0 nor 1");
   }
   return alias(whole, *size, *strides, value.items[1]->integer);

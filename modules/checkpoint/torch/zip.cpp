@@ -90,21 +90,37 @@ std::uint64_t wide_value(const Archive& archive, std::uint64_t value, std::uint6
   archive.wrong("a size is missing");
 }
 
+/// Eight bytes at a time: table k has the sums of a byte that k others follow.
 std::uint32_t crc32(std::span<const std::byte> bytes) {
-  static const std::array<std::uint32_t, 256> table = [] {
-    std::array<std::uint32_t, 256> made{};
+  static const std::array<std::array<std::uint32_t, 256>, 8> tables = [] {
+    std::array<std::array<std::uint32_t, 256>, 8> made{};
     for (std::uint32_t i = 0; i < 256; ++i) {
       std::uint32_t value = i;
       for (int bit = 0; bit < 8; ++bit) {
         value = (value & 1U) != 0 ? 0xedb8'8320U ^ (value >> 1U) : value >> 1U;
       }
-      made[i] = value;
+      made[0][i] = value;
+    }
+    for (std::uint32_t i = 0; i < 256; ++i) {
+      for (std::size_t k = 1; k < made.size(); ++k) {
+        made[k][i] = made[0][made[k - 1][i] & 0xffU] ^ (made[k - 1][i] >> 8U);
+      }
     }
     return made;
   }();
+  const auto byte = [&bytes](std::size_t i) { return std::to_integer<std::uint32_t>(bytes[i]); };
   std::uint32_t value = ~0U;
-  for (const std::byte byte : bytes) {
-    value = table[(value ^ std::to_integer<std::uint32_t>(byte)) & 0xffU] ^ (value >> 8U);
+  std::size_t at = 0;
+  for (; at + 8 <= bytes.size(); at += 8) {
+    std::uint32_t next = 0;
+    for (std::size_t k = 0; k < 8; ++k) {
+      const std::uint32_t before = k < 4 ? (value >> (8 * k)) & 0xffU : 0;
+      next ^= tables[7 - k][byte(at + k) ^ before];
+    }
+    value = next;
+  }
+  for (; at < bytes.size(); ++at) {
+    value = tables[0][(value ^ byte(at)) & 0xffU] ^ (value >> 8U);
   }
   return ~value;
 }
@@ -117,11 +133,13 @@ void add(std::string& text, std::uint64_t value, int bytes) {
 
 }  // namespace
 
-std::map<std::string, std::span<const std::byte>> zip_entries(std::span<const std::byte> bytes,
-                                                              const std::string& where) {
+bool ZipEntry::is_intact() const { return crc32(bytes) == checksum; }
+
+std::map<std::string, ZipEntry> zip_entries(std::span<const std::byte> bytes,
+                                            const std::string& where) {
   const Archive archive(bytes, where);
   const auto [begin, count] = directory_of(archive);
-  std::map<std::string, std::span<const std::byte>> entries;
+  std::map<std::string, ZipEntry> entries;
   std::uint64_t at = begin;
   for (std::uint64_t i = 0; i < count; ++i) {
     if (archive.number(at, 4) != 0x02014b50) {
@@ -147,7 +165,8 @@ std::map<std::string, std::span<const std::byte>> zip_entries(std::span<const st
     const std::uint64_t data =
         header + 30 + archive.number(header + 26, 2) + archive.number(header + 28, 2);
     entries.emplace(std::string(reinterpret_cast<const char*>(name.data()), name.size()),
-                    archive.part(data, size));
+                    ZipEntry{archive.part(data, size),
+                             static_cast<std::uint32_t>(archive.number(at + 16, 4))});
     at = extra_end + archive.number(at + 32, 2);
   }
   return entries;

@@ -26,6 +26,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 import tessera.checkpoint;
+import tessera.exported;
 
 namespace tessera::hub {
 namespace {
@@ -45,29 +46,43 @@ struct NamePair {
   std::string_view hub;
 };
 
+const std::vector<NamePair> usual_norms = {{"attn_norm", "input_layernorm"},
+                                           {"ffn_norm", "post_attention_layernorm"}};
+/// Norms before and after each part.
+const std::vector<NamePair> four_norms = {{"attn_norm", "input_layernorm"},
+                                          {"post_attention_norm", "post_attention_layernorm"},
+                                          {"ffn_norm", "pre_feedforward_layernorm"},
+                                          {"post_ffw_norm", "post_feedforward_layernorm"}};
+
 /// What ggml's programs know a family of models as.
 struct Architecture {
   std::string_view name;
   std::vector<std::string_view> families;  // model_type; the first one is read
   bool pairs = false;        // rows of queries and keys in pairs that are rotated together
   bool norm_offset = false;  // norms are stored with the 1 that is added to them
-  bool sandwich = false;     // norms before and after each part
   bool fused = false;
-  bool bias_tensors = false;  // whether there are biases shows in the tensors
+  std::vector<NamePair> norms = usual_norms;
+  std::vector<NamePair> names = {};  // of modules that Llama's folders name otherwise
+  std::vector<NamePair> biases =
+      {};  // a tensor of the first layer; config.json says if it is there
   std::vector<KeyPair> keys = {};
+  KeyPair eps = {"attention.layer_norm_rms_epsilon", "rms_norm_eps", false};
   double rope_theta = 10000;         // where the file does not say
   std::int64_t scores_by_width = 0;  // with so many layers, scores are divided by dim / heads
 };
 
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> all = {
-      {.name = "llama", .families = {"llama", "mistral"}, .pairs = true, .bias_tensors = true},
+      {.name = "llama",
+       .families = {"llama", "mistral"},
+       .pairs = true,
+       .biases = {{"attn_q", "attention_bias"}, {"ffn_gate", "mlp_bias"}}},
       {.name = "qwen2", .families = {"qwen2"}},
       {.name = "qwen3", .families = {"qwen3"}},
       {.name = "gemma2",
        .families = {"gemma2"},
        .norm_offset = true,
-       .sandwich = true,
+       .norms = four_norms,
        .keys = {{"attention.sliding_window", "sliding_window"},
                 {"attn_logit_softcapping", "attn_logit_softcapping", false},
                 {"final_logit_softcapping", "final_logit_softcapping", false}},
@@ -75,11 +90,45 @@ const std::vector<Architecture>& architectures() {
       {.name = "gemma3",
        .families = {"gemma3_text"},
        .norm_offset = true,
-       .sandwich = true,
+       .norms = four_norms,
        .keys = {{"attention.sliding_window", "sliding_window"},
                 {"rope.freq_base_swa", "rope_local_base_freq", false}},
        .rope_theta = 1e6,
        .scores_by_width = 62},
+      {.name = "gemma",
+       .families = {"gemma"},
+       .norm_offset = true,
+       .biases = {{"attn_q", "attention_bias"}}},
+      {.name = "granite",
+       .families = {"granite"},
+       .pairs = true,
+       .biases = {{"attn_q", "attention_bias"}, {"ffn_gate", "mlp_bias"}},
+       .keys = {{"attention.scale", "attention_multiplier", false},
+                {"embedding_scale", "embedding_multiplier", false},
+                {"residual_scale", "residual_multiplier", false},
+                {"logit_scale", "logits_scaling", false}}},
+      {.name = "olmo2",
+       .families = {"olmo2"},
+       .norms = {{"post_attention_norm", "post_attention_layernorm"},
+                 {"post_ffw_norm", "post_feedforward_layernorm"}},
+       .biases = {{"attn_q", "attention_bias"}}},
+      {.name = "seed_oss",
+       .families = {"seed_oss"},
+       .norms = {{"attn_norm", "input_layernorm"},
+                 {"post_attention_norm", "post_attention_layernorm"}},
+       .biases = {{"attn_q", "attention_bias"},
+                  {"attn_output", "attention_out_bias"},
+                  {"ffn_gate", "mlp_bias"}}},
+      {.name = "ernie4_5",
+       .families = {"ernie4_5"},
+       .biases = {{"attn_q", "use_bias"}},
+       .rope_theta = 500000},
+      {.name = "starcoder2",
+       .families = {"starcoder2"},
+       .names = {{"ffn_up", "mlp.c_fc"}, {"ffn_down", "mlp.c_proj"}},
+       .biases = {{"attn_q", "use_bias"}},
+       .keys = {{"attention.sliding_window", "sliding_window"}},
+       .eps = {"attention.layer_norm_epsilon", "norm_epsilon", false}},
       {.name = "phi3",
        .families = {"phi3"},
        .fused = true,
@@ -87,15 +136,13 @@ const std::vector<Architecture>& architectures() {
   return all;
 }
 
-constexpr std::array<KeyPair, 8> common_keys = {
-    {{"context_length", "max_position_embeddings"},
-     {"embedding_length", "hidden_size"},
-     {"feed_forward_length", "intermediate_size"},
-     {"block_count", "num_hidden_layers"},
-     {"attention.head_count", "num_attention_heads"},
-     {"attention.head_count_kv", "num_key_value_heads"},
-     {"attention.layer_norm_rms_epsilon", "rms_norm_eps", false},
-     {"rope.freq_base", "rope_theta", false}}};
+constexpr std::array<KeyPair, 7> common_keys = {{{"context_length", "max_position_embeddings"},
+                                                 {"embedding_length", "hidden_size"},
+                                                 {"feed_forward_length", "intermediate_size"},
+                                                 {"block_count", "num_hidden_layers"},
+                                                 {"attention.head_count", "num_attention_heads"},
+                                                 {"attention.head_count_kv", "num_key_value_heads"},
+                                                 {"rope.freq_base", "rope_theta", false}}};
 
 constexpr std::string_view hub_layer = "model.layers.";
 constexpr std::string_view gguf_layer = "blk.";
@@ -105,7 +152,6 @@ constexpr const char* rope_factors = "rope_freqs.weight";
 
 std::vector<NamePair> layer_names(const Architecture& architecture) {
   std::vector<NamePair> names = {
-      {"attn_norm", "input_layernorm"},
       {"attn_q", "self_attn.q_proj"},
       {"attn_k", "self_attn.k_proj"},
       {"attn_v", "self_attn.v_proj"},
@@ -116,13 +162,8 @@ std::vector<NamePair> layer_names(const Architecture& architecture) {
       {"ffn_gate", "mlp.gate_proj"},
       {"ffn_down", "mlp.down_proj"},
       {"ffn_up", architecture.fused ? "mlp.gate_up_proj" : "mlp.up_proj"}};
-  if (architecture.sandwich) {
-    names.insert(names.end(), {{"post_attention_norm", "post_attention_layernorm"},
-                               {"ffn_norm", "pre_feedforward_layernorm"},
-                               {"post_ffw_norm", "post_feedforward_layernorm"}});
-  } else {
-    names.push_back({"ffn_norm", "post_attention_layernorm"});
-  }
+  names.insert(names.begin(), architecture.norms.begin(), architecture.norms.end());
+  names.insert(names.begin(), architecture.names.begin(), architecture.names.end());
   return names;
 }
 
@@ -373,6 +414,7 @@ class ConfigReader {
       read_key(key, std::string_view(key.hub) != "rope_theta" &&
                         std::string_view(key.hub) != "num_key_value_heads");
     }
+    read_key(architecture_.eps, true);
     for (const KeyPair& key : architecture_.keys) {
       read_key(key, false);
     }
@@ -381,9 +423,8 @@ class ConfigReader {
     config_["tie_word_embeddings"] = !file_.contains("output.weight");
     read_heads();
     read_scaling();
-    if (architecture_.bias_tensors) {
-      config_["attention_bias"] = file_.contains("blk.0.attn_q.bias");
-      config_["mlp_bias"] = file_.contains("blk.0.ffn_gate.bias");
+    for (const NamePair& bias : architecture_.biases) {
+      config_[std::string(bias.hub)] = file_.contains(fmt::format("blk.0.{}.bias", bias.gguf));
     }
     read_tokens();
     const DType dtype = info("token_embd.weight").dtype;
@@ -557,6 +598,7 @@ class FieldWriter {
     for (const KeyPair& key : common_keys) {
       write_key(key);
     }
+    write_key(architecture_.eps);
     for (const KeyPair& key : architecture_.keys) {
       write_key(key);
     }
@@ -664,6 +706,9 @@ OpenedTensors open_hub_tensors(const std::string& path) {
   const std::string named = gguf_file(path);
   OpenedTensors opened = open_tensors(named.empty() ? path : named);
   if (named.empty()) {
+    if (exported::is_program(path)) {
+      opened.source = exported::program_weights(std::move(opened.source));
+    }
     return opened;
   }
   const Json config = parse_json(gguf_config(*opened.source));

@@ -16,6 +16,7 @@ import tessera.base;
 import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
+import tessera.exported;
 
 // A model's config.json and generation_config.json, read and written.
 namespace tessera::hub {
@@ -47,6 +48,9 @@ std::string family_name(const Json& json, const std::string& name) {
   }
   const std::vector<std::string> known = models::model_families();
   const std::string text = type->is_string() ? type->get<std::string>() : "";
+  if (text == exported::program_family_name) {
+    return text;
+  }
   if (std::ranges::find(known, text) == known.end()) {
     fail_input({.thing = name,
                 .wrong = fmt::format("model_type {} is no family of models{}",
@@ -77,9 +81,9 @@ enum class Keys { understood, as_trained };
 
 ModelShape shape_of_json(const Json& json, const std::string& name, Keys keys = Keys::understood) {
   const std::string family_text = family_name(json, name);
-  const models::ModelFamily& family = models::model_family(family_text, name);
+  const models::ModelFamily& family = family_of({.family = family_text});
   models::HubConfig in(json_text(json), name);
-  in.check_common(family.architecture());
+  in.check_common(family.architecture(), family.packed_forms());
   const models::ModelSizes sizes = family.read(in);
   const std::string dtype = in.dtype();
   if (keys == Keys::understood) {
@@ -125,10 +129,14 @@ ModelShape read_model_folder(const std::filesystem::path& folder) {
   if (const std::string gguf = gguf_file(folder.string()); !gguf.empty()) {
     return parse_hub_config(gguf_config(*open_tensors(gguf).source), gguf);
   }
+  if (exported::is_program(folder.string())) {
+    return parse_hub_config(exported::program_config(folder.string()), folder.string());
+  }
   if (!std::filesystem::is_directory(folder, ignored)) {
     fail_input({.thing = folder.string(),
                 .wrong = "there is no such folder",
-                .expected = "one with config.json and *.safetensors, or a GGUF file"});
+                .expected = "one with config.json and *.safetensors, a GGUF file, or a program of "
+                            "torch.export (*.pt2)"});
   }
   const std::string file = (folder / "config.json").string();
   ModelShape shape = shape_of_json(parsed(read_json_object(file, limits), file), file);

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 ConfigUse use_of(const std::string& family_name, const std::string& text, const std::string& file) {
   const models::ModelFamily& family = models::model_family(family_name);
   models::HubConfig config(text, file);
-  config.check_common(family.architecture());
+  config.check_common(family.architecture(), family.packed_forms());
   family.read(config);
   config.dtype();
   return {.family = family_name, .keys = config.use(), .problems = config.problems()};

@@ -24,17 +24,57 @@ namespace {
 using models::HubTensor;
 
 /// The dim of the folder's tensor along which parts follow each other.
-int parts_dim(const HubTensor& entry) { return entry.transposed ? 1 : entry.dim; }
+int parts_dim(const HubTensor& entry, const Dims& shape) {
+  return entry.transposed ? static_cast<int>(shape.size()) - 1 : entry.dim;
+}
+
+/// The dims after the first one.
+Dims without_first(const Dims& dims) {
+  Dims rest;
+  for (int d = 1; d < dims.size(); ++d) {
+    rest.push_back(dims[d]);
+  }
+  return rest;
+}
+
+Dims with_first(std::int64_t first, const Dims& rest) {
+  Dims dims{first};
+  for (const std::int64_t d : rest) {
+    dims.push_back(d);
+  }
+  return dims;
+}
 
 /// The shape of the other side: of a parameter's matrix, the folder's, and back.
-Dims turned(const Dims& shape, const HubTensor& entry) {
-  return entry.transposed ? Dims{shape[1], shape[0]} : shape;
+Dims turned(Dims shape, const HubTensor& entry) {
+  if (entry.transposed) {
+    std::swap(shape[shape.size() - 2], shape[shape.size() - 1]);
+  }
+  return shape;
+}
+
+/// A view of the other side.
+Tensor turned(const Tensor& x, const HubTensor& entry) {
+  return entry.transposed ? ops::transpose(x, -2, -1) : x;
+}
+
+/// A part of a parameter, in the folder's tensor.
+LocalPart stored_part(const LocalPart& own, const HubTensor& entry) {
+  return entry.row ? LocalPart{with_first(0, own.offset), with_first(1, own.shape)}
+                   : LocalPart{turned(own.offset, entry), turned(own.shape, entry)};
+}
+
+/// A part of a folder's tensor, in the parameter; also the shape of all of it.
+Dims own_dims(const Dims& stored, const HubTensor& entry) {
+  return entry.row ? without_first(stored) : turned(stored, entry);
 }
 
 /// Whether the tensor has the form that the entry is made for.
 bool fits(const Dims& stored, const HubTensor& entry) {
-  return stored.size() > parts_dim(entry) && (!entry.transposed || stored.size() == 2) &&
-         stored[parts_dim(entry)] % (entry.parts * entry.groups) == 0;
+  const int dim = parts_dim(entry, stored);
+  return (!entry.row || (stored.size() == 2 && stored[0] == 1)) && stored.size() > dim &&
+         (!entry.transposed || stored.size() >= 2) &&
+         stored[dim] % (entry.parts * entry.groups) == 0;
 }
 
 /// Consecutive indices along the dim of the parts: of the parameter and of the folder's tensor.
@@ -79,36 +119,24 @@ std::size_t numbered_in(const std::map<std::string, std::string>& stored, const 
   return count;
 }
 
-/// The dims after the first one.
-Dims without_first(const Dims& dims) {
-  Dims rest;
-  for (int d = 1; d < dims.size(); ++d) {
-    rest.push_back(dims[d]);
-  }
-  return rest;
-}
-
-Dims with_first(std::int64_t first, const Dims& rest) {
-  Dims dims{first};
-  for (const std::int64_t d : rest) {
-    dims.push_back(d);
-  }
-  return dims;
+bool has_packed(const HubNames& names) {
+  return std::ranges::find(names.packed, "mxfp4") != names.packed.end();
 }
 
 /// The folder's tensors: from the name that transformers gives them to the one that they have.
-std::map<std::string, std::string> names_in(const TensorSource& folder,
-                                            const models::ModelFamily& family) {
-  const std::vector<std::string> ignored = family.ignored_tensors();
-  const std::string prefix = family.base_prefix();
+std::map<std::string, std::string> names_in(const TensorSource& folder, const HubNames& known) {
+  const auto begins = [](const std::string& name) {
+    return [&name](const std::string& prefix) { return name.starts_with(prefix); };
+  };
   std::map<std::string, std::string> names;
   for (const auto& [name, info] : folder.tensors()) {
     const bool is_ignored = std::ranges::any_of(
-        ignored, [&](const std::string& pattern) { return matches_pattern(name, pattern); });
+        known.ignored, [&](const std::string& pattern) { return matches_pattern(name, pattern); });
     if (!is_ignored) {
       // A base model's names lack the prefix, and it has no head.
-      const bool whole = name.starts_with(prefix) || name.starts_with("lm_head.");
-      names.emplace(whole ? name : prefix + name, name);
+      const bool whole =
+          name.starts_with(known.prefix) || std::ranges::any_of(known.without_prefix, begins(name));
+      names.emplace(whole ? name : known.prefix + name, name);
     }
   }
   return names;
@@ -116,23 +144,32 @@ std::map<std::string, std::string> names_in(const TensorSource& folder,
 
 }  // namespace
 
-HubWeights::HubWeights(const TensorSource& folder, const models::ModelFamily& family,
-                       const models::ModelSizes& sizes)
-    : TensorSource(folder.path()), folder_(folder) {
-  const std::map<std::string, std::string> stored = names_in(folder, family);
+HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes) {
+  return {.tensors = family.tensors(sizes),
+          .prefix = family.base_prefix(),
+          .ignored = family.ignored_tensors(),
+          .packed = family.packed_forms()};
+}
+
+HubWeights::HubWeights(const TensorSource& folder, const HubNames& names)
+    : TensorSource(folder.path()),
+      unpacked_(has_packed(names) ? unpacked_mxfp4(folder) : nullptr),
+      folder_(unpacked_ ? *unpacked_ : folder) {
+  const std::map<std::string, std::string> stored = names_in(folder_, names);
   std::set<std::string> used;
-  for (HubTensor entry : family.tensors(sizes)) {
+  for (HubTensor entry : names.tensors) {
     if (entry.stacked) {
       stack(entry, stored, used);
       continue;
     }
     const auto found = stored.find(entry.tensor);
-    if (found == stored.end() || !fits(folder.info(found->second).shape, entry)) {
+    if (found == stored.end() || !fits(folder_.info(found->second).shape, entry)) {
       continue;  // a later comparison finds that the parameter is missing
     }
-    TensorInfo info = folder.info(found->second);
-    info.shape[parts_dim(entry)] = info.shape[parts_dim(entry)] / entry.parts * entry.parts_taken;
-    info.shape = turned(info.shape, entry);
+    TensorInfo info = folder_.info(found->second);
+    const int dim = parts_dim(entry, info.shape);
+    info.shape[dim] = info.shape[dim] / entry.parts * entry.parts_taken;
+    info.shape = own_dims(info.shape, entry);
     entry.tensor = found->second;
     used.insert(entry.tensor);
     tensors_.emplace(entry.parameter, info);
@@ -140,7 +177,7 @@ HubWeights::HubWeights(const TensorSource& folder, const models::ModelFamily& fa
   }
   for (const auto& [name, own] : stored) {
     if (!used.contains(own)) {
-      tensors_.emplace(name, folder.info(own));
+      tensors_.emplace(name, folder_.info(own));
       entries_.emplace(name, HubTensor{.parameter = name, .tensor = own});
     }
   }
@@ -186,9 +223,24 @@ void HubWeights::copy_box(const std::string& name, const LocalPart& box, const T
     return;
   }
   const HubTensor& entry = entries_.at(name);
-  const int dim = parts_dim(entry);
-  const LocalPart outside{turned(box.offset, entry), turned(box.shape, entry)};
-  const Tensor target = entry.transposed ? ops::transpose(into, 0, 1) : into;
+  if (box.shape.empty()) {  // a scalar has no parts
+    folder_.read(entry.tensor, box, into);
+    return;
+  }
+  const LocalPart outside = stored_part(box, entry);
+  const int dim = parts_dim(entry, outside.shape);
+  const Tensor target = entry.row ? ops::unsqueeze(into, 0) : turned(into, entry);
+  if (entry.alternating) {
+    // All parts of these indices at once: one by one would be a call for each.
+    LocalPart both = outside;
+    both.offset[dim] *= entry.parts;
+    both.shape[dim] *= entry.parts;
+    const Tensor read = empty(both.shape, into.dtype());
+    folder_.read(entry.tensor, both, read);
+    const Tensor parts = ops::unflatten(read, dim, {outside.shape[dim], entry.parts});
+    ops::copy_(target, ops::select(parts, dim + 1, entry.part));
+    return;
+  }
   for (const PartRun& run : runs_of(entry, folder_.info(entry.tensor).shape[dim])) {
     const std::int64_t begin = std::max(outside.offset[dim], run.own);
     const std::int64_t end =
@@ -204,11 +256,10 @@ void HubWeights::copy_box(const std::string& name, const LocalPart& box, const T
   }
 }
 
-HubExport::HubExport(const TensorSource& model, const std::string& prefix,
-                     const models::ModelFamily& family, const models::ModelSizes& sizes)
+HubExport::HubExport(const TensorSource& model, const std::string& prefix, const HubNames& names)
     : TensorSource(model.path()), model_(model) {
   std::map<std::string, HubTensor> renamed;
-  for (const HubTensor& entry : family.tensors(sizes)) {
+  for (const HubTensor& entry : names.tensors) {
     renamed.emplace(entry.parameter, entry);
   }
   for (const auto& [name, info] : model.tensors()) {
@@ -228,9 +279,11 @@ HubExport::HubExport(const TensorSource& model, const std::string& prefix,
     if (entry.stacked) {
       continue;
     }
-    TensorInfo stored{info.dtype, turned(info.shape, entry)};
-    stored.shape[parts_dim(entry)] =
-        stored.shape[parts_dim(entry)] / entry.parts_taken * entry.parts;
+    TensorInfo stored{info.dtype, stored_part({info.shape, info.shape}, entry).shape};
+    if (!stored.shape.empty()) {
+      const int dim = parts_dim(entry, stored.shape);
+      stored.shape[dim] = stored.shape[dim] / entry.parts_taken * entry.parts;
+    }
     tensors_.emplace(entry.tensor, stored);
     parts_[entry.tensor].push_back(entry);
   }
@@ -240,7 +293,7 @@ void check_takes_adapters(const models::ModelFamily& family, const models::Model
                           std::span<const std::string> layers, const std::string& where) {
   std::set<std::string> other;
   for (const HubTensor& entry : family.tensors(sizes)) {
-    if (entry.tensor != entry.parameter || entry.transposed || entry.parts > 1) {
+    if (entry.tensor != entry.parameter || entry.transposed || entry.parts > 1 || entry.row) {
       other.insert(entry.parameter);
     }
   }
@@ -256,6 +309,27 @@ void check_takes_adapters(const models::ModelFamily& family, const models::Model
 
 std::uint64_t HubExport::bytes_read() const { return model_.bytes_read(); }
 
+void HubExport::copy_alternating(const HubTensor& entry, const LocalPart& box, int dim,
+                                 const Tensor& into) const {
+  // Of the box's indices along the dim, those that are `part` more than a multiple of `parts`.
+  const auto rounded = [&](std::int64_t index) {
+    return (index - entry.part + entry.parts - 1) / entry.parts;
+  };
+  LocalPart inside = box;
+  inside.offset[dim] = rounded(box.offset[dim]);
+  inside.shape[dim] = rounded(box.offset[dim] + box.shape[dim]) - inside.offset[dim];
+  if (inside.shape[dim] == 0) {
+    return;
+  }
+  const LocalPart own{turned(inside.offset, entry), turned(inside.shape, entry)};
+  const Tensor values = empty(own.shape, into.dtype());
+  model_.read(entry.parameter, own, values);
+  const Tensor outside = turned(values, entry);
+  const std::int64_t first = inside.offset[dim] * entry.parts + entry.part - box.offset[dim];
+  const std::int64_t last = first + (inside.shape[dim] - 1) * entry.parts;
+  ops::copy_(ops::slice(into, dim, first, last + 1, entry.parts), outside);
+}
+
 void HubExport::copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const {
   if (const auto found = stacked_.find(name); found != stacked_.end()) {
     const auto& [parameter, entry] = found->second;
@@ -265,7 +339,15 @@ void HubExport::copy_box(const std::string& name, const LocalPart& box, const Te
   }
   const Dims& shape = info(name).shape;
   for (const HubTensor& entry : parts_.at(name)) {
-    const int dim = parts_dim(entry);
+    if (box.shape.empty()) {  // a scalar has no parts
+      model_.read(entry.parameter, box, into);
+      return;
+    }
+    const int dim = parts_dim(entry, shape);
+    if (entry.alternating) {
+      copy_alternating(entry, box, dim, into);
+      continue;
+    }
     for (const PartRun& run : runs_of(entry, shape[dim])) {
       const std::int64_t begin = std::max(box.offset[dim], run.stored);
       const std::int64_t end = std::min(box.offset[dim] + box.shape[dim], run.stored + run.count);
@@ -276,8 +358,8 @@ void HubExport::copy_box(const std::string& name, const LocalPart& box, const Te
       inside.offset[dim] = run.own + begin - run.stored;
       inside.shape[dim] = end - begin;
       const Tensor part = ops::narrow(into, dim, begin - box.offset[dim], end - begin);
-      model_.read(entry.parameter, {turned(inside.offset, entry), turned(inside.shape, entry)},
-                  entry.transposed ? ops::transpose(part, 0, 1) : part);
+      model_.read(entry.parameter, {own_dims(inside.offset, entry), own_dims(inside.shape, entry)},
+                  entry.row ? ops::select(part, 0, 0) : turned(part, entry));
     }
   }
 }

@@ -12,13 +12,27 @@ import tessera.checkpoint;
 
 export namespace tessera::hub {
 
+/// What a folder calls the parameters of a model.
+struct HubNames {
+  std::vector<models::HubTensor> tensors = {};  // parameters with another name or form
+  /// What names of a base model's folder lack, and the beginnings of names that never have it.
+  std::string prefix = {};
+  std::vector<std::string> without_prefix = {"lm_head."};
+  std::vector<std::string> ignored = {};  // patterns of tensors that are not parameters
+  std::vector<std::string> packed = {};   // see ModelFamily::packed_forms
+};
+HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes);
+
 /// A folder's tensors as the model's parameters. Tensors that the family does not rename keep their
-/// names; those that it ignores are not there.
+/// names; those that it ignores are not there. Experts in MXFP4 (X_blocks and X_scales, which the
+/// family names as X) are read as bfloat16.
 class HubWeights : public TensorSource {
  public:
   /// The source must outlive this.
+  HubWeights(const TensorSource& folder, const HubNames& names);
   HubWeights(const TensorSource& folder, const models::ModelFamily& family,
-             const models::ModelSizes& sizes);
+             const models::ModelSizes& sizes)
+      : HubWeights(folder, names_of(family, sizes)) {}
   std::uint64_t bytes_read() const override;
 
  private:
@@ -28,6 +42,7 @@ class HubWeights : public TensorSource {
   void stack(const models::HubTensor& entry, const std::map<std::string, std::string>& stored,
              std::set<std::string>& used);
 
+  std::unique_ptr<TensorSource> unpacked_;  // null: nothing is packed
   const TensorSource& folder_;
   std::map<std::string, models::HubTensor> entries_;         // by the parameter's name
   std::map<std::string, std::vector<std::string>> stacked_;  // the tensors of its dim 0
@@ -38,12 +53,18 @@ class HubWeights : public TensorSource {
 class HubExport : public TensorSource {
  public:
   /// The source must outlive this.
+  HubExport(const TensorSource& model, const std::string& prefix, const HubNames& names);
   HubExport(const TensorSource& model, const std::string& prefix, const models::ModelFamily& family,
-            const models::ModelSizes& sizes);
+            const models::ModelSizes& sizes)
+      : HubExport(model, prefix, names_of(family, sizes)) {}
   std::uint64_t bytes_read() const override;
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
+
+  /// What the entry has of a box of a tensor whose parts take turns along the dim.
+  void copy_alternating(const models::HubTensor& entry, const LocalPart& box, int dim,
+                        const Tensor& into) const;
 
   const TensorSource& model_;
   std::map<std::string, std::vector<models::HubTensor>> parts_;  // by the tensor's name, in order

@@ -36,7 +36,7 @@ namespace {
 std::string weights_hash(const std::string& folder, bool any_format) {
   std::error_code ignored;
   std::set<std::string> files;
-  if (is_gguf(folder)) {
+  if (is_gguf(folder) || (any_format && checkpoint_format("pt2").recognises(folder))) {
     files = {folder};
   } else if (!std::filesystem::is_directory(folder, ignored)) {
     fail_input({.thing = folder,

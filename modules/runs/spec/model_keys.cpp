@@ -33,7 +33,8 @@ std::vector<Key> model_keys() {
       {.path = "model.from",
        .slot = field<s, &M::from>,
        .doc = "A folder in Hugging Face's format (`config.json`, `*.safetensors`), a GGUF "
-              "file, or a checkpoint of another run (its tokenizer, template and options too), to "
+              "file, a program of torch.export ([exported-programs.md](exported-programs.md)), or "
+              "a checkpoint of another run (its tokenizer, template and options too), to "
               "start from. It "
               "determines every size, so the other keys of this section except `dropout`, "
               "`adapter` and `base` must be absent.",
