@@ -791,6 +791,38 @@ std::string DecoderFamily::pair_json(const ModelValues& values,
   return "[" + json + "]";
 }
 
+namespace {
+
+/// A property that is a list, as config.json has it.
+std::string list_json(const ModelValues& values, const DecoderProperty& property) {
+  const std::vector<std::int64_t>& own = values.integers(property.key);
+  const std::int64_t layers = values.integer("layers");
+  const auto is_own = [&](std::int64_t layer) {
+    return std::ranges::find(own, layer) != own.end();
+  };
+  const std::int64_t every = property.replaces.empty() ? 0 : values.integer(property.replaces);
+  std::vector<std::int64_t> numbers;
+  std::vector<std::string> marks;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const bool in_period = every > 0 && (layer + 1) % every == 0;
+    if (property.form == HubForm::zeros) {
+      numbers.push_back(is_own(layer) || in_period ? 0 : 1);
+    } else if (property.form == HubForm::others) {
+      if ((every == 0 || in_period) && !is_own(layer)) {
+        numbers.push_back(layer);
+      }
+    } else {
+      marks.push_back(is_own(layer) ? property.marks.first : property.marks.second);
+    }
+  }
+  const bool plain = property.form == HubForm::plain;
+  return property.form == HubForm::marks
+             ? json_list(marks)
+             : fmt::format("[{}]", fmt::join(plain ? own : numbers, ", "));
+}
+
+}  // namespace
+
 void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey>& all) const {
   const ModelValues& values = sizes.values;
   for (const DecoderProperty& property : traits_.properties) {
@@ -831,38 +863,8 @@ void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey
       const bool is_flag = word->first == "true" || word->first == "false";
       all.push_back(is_flag ? HubKey::raw(property.hub, word->first)
                             : HubKey(property.hub, word->first.c_str()));
-    } else if (property.form == HubForm::zeros) {
-      const std::vector<std::int64_t>& zeros = values.integers(property.key);
-      std::vector<int> marks;
-      const std::int64_t every = property.replaces.empty() ? 0 : values.integer(property.replaces);
-      for (std::int64_t layer = 0; layer < values.integer("layers"); ++layer) {
-        const bool zero = std::ranges::find(zeros, layer) != zeros.end() ||
-                          (every > 0 && (layer + 1) % every == 0);
-        marks.push_back(zero ? 0 : 1);
-      }
-      all.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(marks, ", "))));
-    } else if (property.form == HubForm::others) {
-      const std::vector<std::int64_t>& others = values.integers(property.key);
-      std::vector<std::int64_t> listed;
-      const std::int64_t every = property.replaces.empty() ? 1 : values.integer(property.replaces);
-      for (std::int64_t layer = 0; layer < values.integer("layers"); ++layer) {
-        if ((layer + 1) % every == 0 && std::ranges::find(others, layer) == others.end()) {
-          listed.push_back(layer);
-        }
-      }
-      all.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(listed, ", "))));
-    } else if (property.form == HubForm::marks) {
-      std::vector<std::string> marks(static_cast<std::size_t>(values.integer("layers")),
-                                     property.marks.second);
-      for (const std::int64_t layer : values.integers(property.key)) {
-        if (layer < std::ssize(marks)) {
-          marks[static_cast<std::size_t>(layer)] = property.marks.first;
-        }
-      }
-      all.push_back(HubKey::raw(property.hub, json_list(marks)));
     } else if (std::holds_alternative<std::vector<std::int64_t>>(property.initial)) {
-      all.push_back(HubKey::raw(
-          property.hub, fmt::format("[{}]", fmt::join(values.integers(property.key), ", "))));
+      all.push_back(HubKey::raw(property.hub, list_json(values, property)));
     } else {
       const double value = values.number(property.key);
       const bool whole = property.whole && value == std::floor(value) && std::abs(value) < 0x1p53;

@@ -78,8 +78,8 @@ constexpr std::span<const Word<RouterScore>> words(RouterScore) { return scores;
 template <class Field>
 constexpr bool is_word = std::is_enum_v<Field>;
 
-using Form = Shape::ExpertForm;
-using Growth = Shape::Growth;
+using Form = nn::ExpertForm;
+using Growth = nn::GrowingLayers;
 constexpr auto form = &Shape::expert_form;
 constexpr auto growth = &Shape::growth;
 

@@ -30,6 +30,21 @@ struct WidthRule {
   std::int64_t multiple = 256;  // the width is a multiple of it
 };
 
+/// Which layers of a decoder have queries that grow, and how.
+struct GrowingLayers {
+  bool enabled = true;
+  bool unrotated_only = false;  // of layers that are not rotated
+  QueryGrowth queries = {};
+};
+
+/// What experts of a few families have besides others.
+struct ExpertForm {
+  bool bias = false;        // of each expert's projections
+  bool logit_bias = false;  // see MixtureOptions, as the next
+  bool weigh_inputs = false;
+  GateLimits limits = {};
+};
+
 /// A decoder: blocks of causal attention and a feed-forward part or a mixture of them, as this
 /// year's families have them. The defaults are a Llama's.
 struct DecoderShape {
@@ -84,11 +99,7 @@ struct DecoderShape {
   bool sinks = false;      // see AttentionOptions
   std::int64_t chunk = 0;  // see AttentionOptions; of layers that are not among global_layers
   bool norm_rotated_only = false;  // layers that are not rotated do not normalize heads
-  struct Growth {
-    bool enabled = true;
-    bool unrotated_only = false;  // of layers that are not rotated
-    QueryGrowth queries = {};
-  } growth;
+  GrowingLayers growth = {};
 
   // Blocks.
   NormOptions::Kind norm_kind = NormOptions::Kind::rms;
@@ -133,12 +144,7 @@ struct DecoderShape {
   std::vector<std::int64_t> dense_layers = {};  // but not these, from 0
   std::int64_t first_dense_layers = 0;          // nor the first ones
   std::int64_t last_expert_layer = -1;          // nor those after it; -1: the last layer
-  struct ExpertForm {
-    bool bias = false;        // of each expert's projections
-    bool logit_bias = false;  // see MixtureOptions, as the next
-    bool weigh_inputs = false;
-    GateLimits limits = {};
-  } expert_form;
+  ExpertForm expert_form = {};
 
   // Layers of several kinds.
   /// The letter of each layer's LayerKind, again from the first one after the last one; empty: all
