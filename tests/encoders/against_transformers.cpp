@@ -262,12 +262,17 @@ struct RankCounts {
   int heads = 1;
 };
 
-parallel::FullyShardOptions options_of(const RankCounts& layout) {
+parallel::FullyShardOptions options_of(const RankCounts& layout, nn::Module& model) {
+  const auto is_gate = [](const auto& one) { return one.first.ends_with("gate_proj.weight"); };
+  const bool gated = std::ranges::any_of(nn::named_parameters(model), is_gate);
   parallel::FullyShardOptions options{.axis = {"shard"}, .groups = {"model.layers.*", "."}};
   if (layout.heads > 1) {
-    options.styles = {
-        {"ColwiseParallel", "tensor", {"**.{q,k,v}_proj", "**.{gate,up}_proj"}, "{}", "columns"},
-        {"RowwiseParallel", "tensor", {"**.{o,down}_proj"}, "{}", "rows"}};
+    options.styles = {{"ColwiseParallel",
+                       "tensor",
+                       {"**.{q,k,v}_proj", gated ? "**.{gate,up}_proj" : "**.up_proj"},
+                       "{}",
+                       "columns"},
+                      {"RowwiseParallel", "tensor", {"**.{o,down}_proj"}, "{}", "rows"}};
   }
   return options;
 }
@@ -289,7 +294,7 @@ StepDifferences trained(const Stored& stored, const RankCounts& layout, bool rec
     const DeviceMesh mesh =
         layout.heads > 1 ? DeviceMesh::make({"shard", "tensor"}, {layout.shards, layout.heads})
                          : DeviceMesh::make({"shard"}, {layout.shards});
-    parallel::FullySharded sharded(*model, mesh, options_of(layout), shipped_styles());
+    parallel::FullySharded sharded(*model, mesh, options_of(layout, *model), shipped_styles());
     sharded.materialize();
     folder.load(*model);
     Training training(*model, sharded.plan(), optim::adamw(nn::all_parameters(*model)),

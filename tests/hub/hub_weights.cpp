@@ -89,29 +89,6 @@ TEST_CASE("boxes of a fused and transposed tensor are those of its parts, both w
 
 namespace {
 
-/// Tensors in this process, as a file has them.
-class TensorsInMemory : public TensorSource {
- public:
-  explicit TensorsInMemory(std::map<std::string, Tensor> values)
-      : TensorSource("memory"), values_(std::move(values)) {
-    for (const auto& [name, value] : values_) {
-      tensors_.emplace(name, TensorInfo{value.dtype(), value.shape()});
-    }
-  }
-  std::uint64_t bytes_read() const override { return 0; }
-
- private:
-  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
-    Tensor part = values_.at(name);
-    for (int dim = 0; dim < part.dims(); ++dim) {
-      part = ops::narrow(part, dim, box.offset[dim], box.shape[dim]);
-    }
-    ops::copy_(into, part);
-  }
-
-  std::map<std::string, Tensor> values_;
-};
-
 const std::string packed_layer = "model.layers.0.mlp.experts.";
 
 hub::ModelShape small_gpt_oss() {
