@@ -793,6 +793,14 @@ std::string DecoderFamily::pair_json(const ModelValues& values,
 
 namespace {
 
+std::string layer_types(const nn::DecoderShape& shape) {
+  std::vector<std::string> types;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    types.emplace_back(type_of(shape, layer));
+  }
+  return json_list(types);
+}
+
 /// A property that is a list, as config.json has it.
 std::string list_json(const ModelValues& values, const DecoderProperty& property) {
   const std::vector<std::int64_t>& own = values.integers(property.key);
@@ -864,7 +872,9 @@ void DecoderFamily::write_properties(const ModelSizes& sizes, std::vector<HubKey
       all.push_back(is_flag ? HubKey::raw(property.hub, word->first)
                             : HubKey(property.hub, word->first.c_str()));
     } else if (std::holds_alternative<std::vector<std::int64_t>>(property.initial)) {
-      all.push_back(HubKey::raw(property.hub, list_json(values, property)));
+      const bool types = property.hub == "layer_types";
+      all.push_back(HubKey::raw(
+          property.hub, types ? layer_types(shape_of(sizes)) : list_json(values, property)));
     } else {
       const double value = values.number(property.key);
       const bool whole = property.whole && value == std::floor(value) && std::abs(value) < 0x1p53;
@@ -886,11 +896,7 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
     }
   }
   if (lists_layers()) {
-    std::vector<std::string> types;
-    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-      types.emplace_back(type_of(shape, layer));
-    }
-    all.push_back(HubKey::raw("layer_types", json_list(types)));
+    all.push_back(HubKey::raw("layer_types", layer_types(shape)));
   }
   return all;
 }

@@ -81,17 +81,19 @@ TEST_CASE("a program of torch.export trains by model.from as PyTorch trains it",
   CHECK(again < 2e-5);
 }
 
-TEST_CASE("a program with a loss of its own is trained by that loss", "[exported]") {
+TEST_CASE("a program with a loss of its own is trained by that loss on one rank", "[exported]") {
   const Folder folder;
+  const double found =
+      difference(trained(folder, "run", "own_loss", one_rank, "train.micro_batch=3"), "own_loss");
+  CAPTURE(found);
+  CHECK(found < 2e-5);
+  // Over ranks, its gradients meet in two layouts: an error before the ranks start.
   Layout shards = sharded;
   shards.config.replace(shards.config.find("\"model.transformer.h.*\", "), 25, "");
-  for (const Layout& where : {one_rank, shards}) {
-    INFO(where.name);
-    const double found =
-        difference(trained(folder, "run", "own_loss", where, "train.micro_batch=3"), "own_loss");
-    CAPTURE(found);
-    CHECK(found < 2e-5);
-  }
+  const std::string file = folder.write("shards.toml", config(folder, "own_loss") + shards.config);
+  const auto result = equivalence::run("train " + file + " --dry-run");
+  CHECK(result.code == 2);
+  has(result.error, "must be redistributed");
 }
 
 TEST_CASE("a run of a program continues exactly, and its export has PyTorch's names",
@@ -107,14 +109,12 @@ TEST_CASE("a run of a program continues exactly, and its export has PyTorch's na
       equivalence::export_checkpoint(folder, checkpoint(folder, "whole", 20), "out");
   const std::string header = read_file(out + "/model.safetensors").substr(8, 20000);
   has(header, "\"model.transformer.h.1.attn.c_attn.weight\"");
-  has(header, "\"model.lm_head.weight\"");
-  const auto text = equivalence::run("evaluate " + checkpoint(folder, "whole", 20));
-  CHECK(text.code == 2);
+  has(header, "\"model.transformer.wte.weight\"");  // the first name of a tied parameter
 }
 
 TEST_CASE("what a program cannot do is refused before ranks start", "[exported]") {
   const Folder folder;
-  const std::string file = folder.write("run.toml", config(folder, "gpt2") + sharded.config);
+  const std::string file = folder.write("run.toml", config(folder, "gpt2"));
   const auto refused = [&](const std::string& more) {
     const auto result = equivalence::run("train " + file + " --dry-run " + more);
     CHECK(result.code == 2);
@@ -122,7 +122,7 @@ TEST_CASE("what a program cannot do is refused before ranks start", "[exported]"
   };
   has(refused("data.seq_len=33"), "expected at most 32, got 33");
   has(refused("data.seq_len=3"), "(4 to 32)");
-  has(refused("train.batch=66 data.seq_len=4 train.micro_batch=33"), "(2 to 64)");
+  has(refused("train.batch=1"), "(2 to 64)");
   has(refused("model.dropout=0.1"), "the dropout that it was exported with");
   has(refused("train.head_rows=8"), "train.head_rows");
   has(refused("model.from=" + reference("exported/convolutions.pt2")),

@@ -43,7 +43,9 @@ const std::set<std::string> refused = {"phi3_longrope"};
 const std::set<std::pair<std::string, std::string>> other_words = {
     {"exaone4", "sliding_window_pattern"},   {"smollm3", "no_rope_layer_interval"},
     {"hunyuan_v1_dense", "rope_parameters"}, {"deepseek_v2", "rope_parameters"},
-    {"deepseek_v3", "rope_parameters"},      {"qwen3_5_text", "rope_parameters"}};
+    {"deepseek_v3", "rope_parameters"},      {"qwen3_5_text", "rope_parameters"},
+    {"ministral3", "rope_parameters"},       {"gpt_oss", "rope_parameters"},
+    {"llama4", "no_rope_layer_interval"}};
 
 /// Stored models of families that are built in.
 std::vector<std::string> stored_families() {

@@ -45,7 +45,8 @@ void has_all_boxes(const TensorSource& source, const std::string& name, const Te
   has_the_box(source, name, whole, {Dims::filled(whole.dims(), 0), whole.shape()});
   for (int dim = 0; dim < whole.dims(); ++dim) {
     const std::int64_t extent = whole.size(dim);
-    for (const std::int64_t begin : {std::int64_t{1}, extent / 3 - 1, 2 * extent / 3}) {
+    for (const std::int64_t begin :
+         {std::int64_t{1}, std::max<std::int64_t>(extent / 3 - 1, 0), 2 * extent / 3}) {
       LocalPart box{Dims::filled(whole.dims(), 0), whole.shape()};
       box.offset[dim] = begin;
       box.shape[dim] = extent / 2 < extent - begin ? extent / 2 : extent - begin;
