@@ -76,8 +76,8 @@ int run(const std::string& from, const std::string& file, const std::string& out
       places.push_back((part.step * batch + part.first + i) % count);
     }
     const Tensor chosen = from_values(std::span<const std::int64_t>(places), {part.rows});
-    return Tensors{ops::index_select(all.ids, 0, chosen), ops::index_select(all.mask, 0, chosen),
-                   ops::index_select(targets, 0, chosen)};
+    return Tensors{ops::index_select(all.ids, chosen, 0), ops::index_select(all.mask, chosen, 0),
+                   ops::index_select(targets, chosen, 0)};
   };
   task.loss_sum = [](nn::Module& model, const Tensors& rows) {
     return dynamic_cast<encoders::EncoderModel&>(model).loss_sum({rows[0], rows[1]}, rows[2]);
