@@ -53,7 +53,8 @@ std::string names_of(const StepVariables& variables) {
   return names.empty() ? "none" : join_words(names);
 }
 
-/// Whether a field has random numbers; those that a call never took, as of a dropout of 0, are none.
+/// Whether a field has random numbers; those that a call never took, as of a dropout of 0, are
+/// none.
 bool is_random(const Instruction& i, std::size_t field) {
   if (i.op->arguments->fields[field].type != ArgumentType<RandomNumbers>::name) {
     return false;

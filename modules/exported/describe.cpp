@@ -26,8 +26,9 @@ namespace {
 /// "s0 (2 to 64)".
 std::string symbol_text(const ExportedGraph& graph, const std::string& symbol) {
   const DimRange range = range_of(graph, symbol);
-  return range.high == DimRange::unbounded ? fmt::format("{} (from {})", symbol, range.low)
-                           : fmt::format("{} ({} to {})", symbol, range.low, range.high);
+  return range.high == DimRange::unbounded
+             ? fmt::format("{} (from {})", symbol, range.low)
+             : fmt::format("{} ({} to {})", symbol, range.low, range.high);
 }
 
 /// "20 tensors, 41248 elements".
@@ -68,7 +69,7 @@ DimRange range_of(const ExportedGraph& graph, const std::string& symbol) {
 std::string type_text(const ExportedGraph& graph, const GraphValue& value) {
   std::vector<std::string> dims;
   for (std::size_t d = 0; d < value.shape.size(); ++d) {
-    dims.push_back(value.shape[d] >= 0         ? fmt::format("{}", value.shape[d])
+    dims.push_back(value.shape[d] >= 0        ? fmt::format("{}", value.shape[d])
                    : value.symbols[d].empty() ? "?"
                                               : symbol_text(graph, value.symbols[d]));
   }
@@ -80,8 +81,8 @@ std::vector<std::pair<std::string, std::string>> described(const ExportedGraph& 
     return graph.values[static_cast<std::size_t>(place)];
   };
   std::vector<std::pair<std::string, std::string>> rows = {
-      {"program", fmt::format("{}, written by PyTorch {}", graph.path,
-                              shown(graph.torch_version, 40))}};
+      {"program",
+       fmt::format("{}, written by PyTorch {}", graph.path, shown(graph.torch_version, 40))}};
   for (const GraphInput& input : graph.inputs) {
     if (input.role == InputRole::user) {
       rows.emplace_back("input", fmt::format("{} {}", shown(value(input.value).name, 80),
@@ -99,8 +100,7 @@ std::vector<std::pair<std::string, std::string>> described(const ExportedGraph& 
   for (const GraphNode& node : graph.nodes) {
     ++counts[node.target];
   }
-  rows.emplace_back("operators",
-                    fmt::format("{} in {} calls", counts.size(), graph.nodes.size()));
+  rows.emplace_back("operators", fmt::format("{} in {} calls", counts.size(), graph.nodes.size()));
   std::vector<std::pair<std::string, std::size_t>> sorted(counts.begin(), counts.end());
   std::ranges::stable_sort(sorted, std::ranges::greater(),
                            &std::pair<std::string, std::size_t>::second);

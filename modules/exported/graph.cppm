@@ -16,7 +16,7 @@ struct GraphValue {
   std::vector<std::int64_t> shape;  // of a tensor; -1: symbolic
   /// Of a tensor, for each dim the symbol that it is ("s0"); empty: a number, or an expression.
   std::vector<std::string> symbols = {};
-  bool requires_grad = false;       // of a tensor
+  bool requires_grad = false;  // of a tensor
 };
 
 /// An element of an argument: a value of the graph, or a constant.
@@ -103,7 +103,7 @@ struct ExportedGraph {
   std::vector<GraphNode> nodes;  // in the order of the program
   std::vector<int> outputs;      // values that the user gets
   std::vector<BufferUpdate> updates;
-  std::vector<ExportedModule> modules;  // those that made nodes, each once
+  std::vector<ExportedModule> modules;     // those that made nodes, each once
   std::map<std::string, DimRange> ranges;  // by symbol
 };
 

@@ -93,10 +93,10 @@ class TokenProgramReader {
     for (const GraphValue* const input : inputs) {
       const bool integers = input->dtype == DType::i64;
       if (input->shape.size() != 2 || !same_dims(*input, *tokens_) ||
-          !(integers || (found_.mask >= 0 &&
-                         input == inputs[static_cast<std::size_t>(found_.mask)]))) {
-        problems_.push_back(fmt::format("its input '{}' is {}", shown(input->name, 80),
-                                        type_text(graph_, *input)));
+          !(integers ||
+            (found_.mask >= 0 && input == inputs[static_cast<std::size_t>(found_.mask)]))) {
+        problems_.push_back(
+            fmt::format("its input '{}' is {}", shown(input->name, 80), type_text(graph_, *input)));
         return;
       }
     }
@@ -117,8 +117,8 @@ class TokenProgramReader {
                           same_dims(output, *tokens_) && output.shape[2] > 0;
       others.push_back(type_text(graph_, output));
       if (logits && found_.logits >= 0) {
-        problems_.push_back(fmt::format("it has several outputs that may be logits ({})",
-                                        fmt::join(others, ", ")));
+        problems_.push_back(
+            fmt::format("it has several outputs that may be logits ({})", fmt::join(others, ", ")));
         return;
       }
       if (logits) {
@@ -193,7 +193,8 @@ Tensors ExportedLanguageModel::run(const Tensor& tokens, const Tensor& targets) 
 Tensors ExportedLanguageModel::forward(const Tensors& inputs) {
   const Tensor& tokens = input(inputs, 0);
   const std::int64_t rows = tokens.size(0);
-  const bool fill = !is_training() && !tokens.is_distributed() && rows > 0 && rows < places_.rows.low;
+  const bool fill =
+      !is_training() && !tokens.is_distributed() && rows > 0 && rows < places_.rows.low;
   if (!fill) {
     return {run(tokens, {})[static_cast<std::size_t>(places_.logits)]};
   }

@@ -22,8 +22,8 @@ struct TokenProgram {
   DimRange length = {};    // of sequences
 };
 /// Inputs: "input_ids" (or the only one), and where there are such "attention_mask" and "targets".
-/// Outputs: one of logits, with "targets" one number, and what is not used. Error (input) that names
-/// everything which is otherwise.
+/// Outputs: one of logits, with "targets" one number, and what is not used. Error (input) that
+/// names everything which is otherwise.
 TokenProgram token_program(const ExportedGraph& graph);
 
 /// A program as a model of the next token. Its parameters have their names in the program.

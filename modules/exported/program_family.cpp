@@ -72,8 +72,8 @@ std::string longest_list(const ExportedGraph& graph) {
   for (const std::string& block : blocks_of(graph)) {
     ++counts[block.substr(0, block.rfind('.') + 1)];
   }
-  const auto longest = std::ranges::max_element(
-      counts, {}, [](const auto& one) { return one.second; });
+  const auto longest =
+      std::ranges::max_element(counts, {}, [](const auto& one) { return one.second; });
   return longest == counts.end() ? "" : longest->first;
 }
 
@@ -84,8 +84,7 @@ std::int64_t count_layers(const ExportedGraph& graph, const std::string& prefix)
     if (is_weight(input) && input.target.starts_with(prefix)) {
       const std::string rest = input.target.substr(prefix.size());
       const std::size_t dot = rest.find('.');
-      if (dot != std::string::npos && dot > 0 &&
-          rest.find_first_not_of("0123456789") == dot) {
+      if (dot != std::string::npos && dot > 0 && rest.find_first_not_of("0123456789") == dot) {
         numbers.insert(rest.substr(0, dot));
       }
     }
@@ -137,9 +136,9 @@ class ProgramFamily final : public models::ModelFamily {
   std::string describe(const ModelSizes& sizes) const override {
     const Layers blocks = layers(sizes);
     const std::string& prefix = blocks.prefix;
-    return fmt::format("a program of torch.export{}",
-                       prefix.empty() ? std::string()
-                                      : fmt::format(", {} blocks {}*", blocks.count, prefix));
+    return fmt::format(
+        "a program of torch.export{}",
+        prefix.empty() ? std::string() : fmt::format(", {} blocks {}*", blocks.count, prefix));
   }
   double parameters(const ModelSizes& sizes) const override {
     return static_cast<double>(sizes.values.integer(parameters_key));

@@ -79,7 +79,8 @@ std::map<std::string, DimRange> ranges_of(const json& program) {
   for (const auto& [symbol, constraint] : json_member(program, "range_constraints").items()) {
     DimRange range;
     const auto set = [&constraint](const char* name, std::int64_t& value) {
-      if (const auto found = constraint.find(name); found != constraint.end() && !found->is_null()) {
+      if (const auto found = constraint.find(name);
+          found != constraint.end() && !found->is_null()) {
         value = json_value<std::int64_t>(*found, name);
       }
     };

@@ -123,9 +123,8 @@ StoredModel stored_at(const ModelFiles& files, hub::BaseUse use) {
                 .wrong = "there is no such file or folder",
                 .advice = "name a checkpoint of 'tessera train', a model folder or a GGUF file"});
   }
-  const bool folder =
-      fs::exists(fs::path(path) / "config.json", ignored) || !hub::gguf_file(path).empty() ||
-      checkpoint_format("pt2").recognises(path);
+  const bool folder = fs::exists(fs::path(path) / "config.json", ignored) ||
+                      !hub::gguf_file(path).empty() || checkpoint_format("pt2").recognises(path);
   if (folder && !files.base.empty()) {
     fail_input({.thing = path,
                 .wrong = "it has all its weights, and no base",

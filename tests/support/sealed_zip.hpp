@@ -27,8 +27,8 @@ inline void seal_zip(std::string& bytes) {
   for (auto left = zip_number(bytes, end + 10, 2); left > 0 && at + 46 <= bytes.size(); --left) {
     const std::size_t header = zip_number(bytes, at + 42, 4);
     const std::size_t size = zip_number(bytes, at + 20, 4);
-    const std::size_t data = header + 30 + zip_number(bytes, header + 26, 2) +
-                             zip_number(bytes, header + 28, 2);
+    const std::size_t data =
+        header + 30 + zip_number(bytes, header + 26, 2) + zip_number(bytes, header + 28, 2);
     if (data > bytes.size() || size > bytes.size() - data || size > budget) {
       return;
     }

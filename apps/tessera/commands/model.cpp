@@ -156,7 +156,9 @@ void add_model_command(CLI::App& program, std::function<int()>& chosen) {
   CLI::App* const describe =
       add("describe", "Say what of a folder's config.json is understood, missing or ignored",
           run_describe);
-  describe->add_option("FOLDER", arguments->folder, "A model folder in Hugging Face's format, or a program of torch.export (*.pt2)")
+  describe
+      ->add_option("FOLDER", arguments->folder,
+                   "A model folder in Hugging Face's format, or a program of torch.export (*.pt2)")
       ->required();
   describe->footer(
       "The exit code is 0 if a run can train the model, and 2 if something in the file is\n"

@@ -164,9 +164,9 @@ std::map<std::string, ZipEntry> zip_entries(std::span<const std::byte> bytes,
     }
     const std::uint64_t data =
         header + 30 + archive.number(header + 26, 2) + archive.number(header + 28, 2);
-    entries.emplace(std::string(reinterpret_cast<const char*>(name.data()), name.size()),
-                    ZipEntry{archive.part(data, size),
-                             static_cast<std::uint32_t>(archive.number(at + 16, 4))});
+    entries.emplace(
+        std::string(reinterpret_cast<const char*>(name.data()), name.size()),
+        ZipEntry{archive.part(data, size), static_cast<std::uint32_t>(archive.number(at + 16, 4))});
     at = extra_end + archive.number(at + 32, 2);
   }
   return entries;
