@@ -45,14 +45,16 @@ using runs::RankTask, runs::Task, runs::task_of, runs::TaskFunctions;
 export namespace tessera::text {
 
 // A trained model that reads and writes text.
-using text::ask, text::log_likelihood, text::Perplexity, text::PerplexityOptions, text::Question,
-    text::QuestionOptions, text::read_questions, text::record_perplexity, text::text_perplexity;
-using text::candidates, text::choose, text::SamplingOptions;
+using text::ask, text::log_likelihood, text::Perplexity, text::PerplexityOptions,
+    text::prompt_likelihoods, text::Question, text::QuestionOptions, text::read_questions,
+    text::record_perplexity, text::text_perplexity;
+using text::candidates, text::choose, text::likelihoods_of, text::SamplingOptions,
+    text::TokenLikelihood, text::TokenLikelihoods, text::TextTokens;
 using text::Chat, text::ChatFormat, text::ChatMessage, text::chat_template_of;
 using text::Copies, text::ModelFiles, text::ModelRanks, text::RankGrid, text::TextModel,
     text::with_text_model;
 using text::Decoding, text::generate, text::generate_text, text::GeneratedText,
-    text::GenerationOptions, text::prompt_tokens, text::StreamedText, text::TextEnd,
+    text::GenerationOptions, text::prompt_tokens, text::StreamedText, text::TextEnd, text::TextPart,
     text::TextReceiver;
 
 }  // namespace tessera::text

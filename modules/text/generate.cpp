@@ -31,8 +31,9 @@ class Continuation {
         options_(options),
         receive_(receive),
         number_(number),
-        random_(options.seed + number * 0x9E3779B97F4A7C15U),
+        random_(seed_of(options.seed, number)),
         tokens_(prompt.begin(), prompt.end()),
+        prompt_(prompt.size()),
         decoder_(*model.tokenizer().tokenizer, true),
         shown_(options.stop) {
     std::vector<tokenize::TokenId> before;
@@ -46,6 +47,15 @@ class Continuation {
   }
 
   bool ended() const { return ended_; }
+  /// Computes what is asked of the prompt itself.
+  void read_prompt() {
+    if (options_.likeliest && options_.of_prompt) {
+      text_.prompt_likelihoods = prompt_likelihoods(model_, tokens_, *options_.likeliest);
+    }
+    if (options_.tokens == 0) {
+      end(TextEnd::length);
+    }
+  }
   std::size_t size() const { return tokens_.size(); }
   /// The token after the first `length` of them, or where it has none yet, one by these logits.
   std::int64_t after(std::size_t length, const std::vector<double>& logits) {
@@ -62,7 +72,7 @@ class Continuation {
     text_.end = how;
     if (how != TextEnd::stop && how != TextEnd::cancelled) {
       const std::string last = shown_.add(decoder_.finish());
-      give(last + shown_.finish());
+      give({.text = last + shown_.finish()});
       text_.end = shown_.stopped() ? TextEnd::stop : how;
     }
   }
@@ -82,15 +92,22 @@ class Continuation {
 
   void add(const std::vector<double>& logits) {
     const double noise = static_cast<double>(random_() >> 11) * 0x1p-53;
-    const std::int64_t token = choose(candidates(logits, tokens_, options_.sampling), noise);
+    const std::int64_t token =
+        choose(candidates(logits, {.all = tokens_, .prompt = prompt_}, options_.sampling), noise);
     tokens_.push_back(token);
     text_.tokens.push_back(token);
+    if (options_.likeliest) {
+      text_.likelihoods.push_back(likelihoods_of(logits, token, *options_.likeliest));
+    }
     if ((model_.ends_at(token) && !options_.beyond_end) ||
         std::ranges::find(options_.end_tokens, token) != options_.end_tokens.end()) {
+      give(last_token());
       end(TextEnd::token);
       return;
     }
-    const bool wanted = give(shown_.add(decode(token)));
+    TextPart part = last_token();
+    part.text = shown_.add(decode(token));
+    const bool wanted = give(part);
     const std::int64_t longest = model_.longest();
     if (!wanted) {
       end(TextEnd::cancelled);
@@ -102,8 +119,14 @@ class Continuation {
     }
   }
 
-  bool give(const std::string& part) {
-    text_.text += part;
+  TextPart last_token() const {
+    const std::span<const TokenLikelihoods> likelihoods = text_.likelihoods;
+    return {.tokens = std::span(text_.tokens).last(1),
+            .likelihoods = likelihoods.last(options_.likeliest ? 1 : 0)};
+  }
+
+  bool give(const TextPart& part) {
+    text_.text += part.text;
     return !receive_ || receive_(number_, part);
   }
 
@@ -113,6 +136,7 @@ class Continuation {
   std::size_t number_;
   std::mt19937_64 random_;
   std::vector<std::int64_t> tokens_;
+  std::size_t prompt_;  // so many of them are the prompt
   tokenize::StreamDecoder decoder_;
   StreamedText shown_;
   GeneratedText text_;
@@ -124,7 +148,8 @@ class Continuation {
 void continue_all(Decoding& decoding, std::span<Continuation> all,
                   const std::function<bool()>& wanted) {
   std::size_t length = all[0].size();
-  for (const Continuation& one : all) {
+  for (Continuation& one : all) {
+    one.read_prompt();
     length = std::min(length, one.size());
   }
   TokenRows rows(all.size());
@@ -148,8 +173,12 @@ void continue_all(Decoding& decoding, std::span<Continuation> all,
 void check(const TextModel& model, std::span<const std::vector<std::int64_t>> prompts,
            const GenerationOptions& options) {
   options.sampling.check("generate");
-  if (options.tokens < 1 || options.batch < 1) {
+  const bool only_read = options.likeliest && options.of_prompt;
+  if (options.tokens < (only_read ? 0 : 1) || options.batch < 1) {
     fail_input({.thing = "generate", .wrong = "tokens and batch must be at least 1"});
+  }
+  if (options.likeliest.value_or(0) < 0) {
+    fail_input({.thing = "generate", .wrong = "likeliest must be at least 0"});
   }
   const std::int64_t longest = model.longest();
   for (const std::vector<std::int64_t>& prompt : prompts) {
@@ -165,6 +194,35 @@ void check(const TextModel& model, std::span<const std::vector<std::int64_t>> pr
   }
 }
 
+nlohmann::json json_of(const std::vector<TokenLikelihoods>& all) {
+  nlohmann::json list = nlohmann::json::array();
+  const auto pair_of = [](const TokenLikelihood& one) {
+    return nlohmann::json{one.token, one.log_probability};
+  };
+  for (const TokenLikelihoods& one : all) {
+    nlohmann::json of_token = nlohmann::json::array({pair_of(one.own)});
+    for (const TokenLikelihood& other : one.likeliest) {
+      of_token.push_back(pair_of(other));
+    }
+    list.push_back(std::move(of_token));
+  }
+  return list;
+}
+
+std::vector<TokenLikelihoods> likelihoods_in(const nlohmann::json& list) {
+  std::vector<TokenLikelihoods> all;
+  for (const nlohmann::json& of_token : list) {
+    TokenLikelihoods one;
+    for (std::size_t i = 0; i < of_token.size(); ++i) {
+      const TokenLikelihood read{.token = of_token[i][0].get<std::int64_t>(),
+                                 .log_probability = of_token[i][1].get<double>()};
+      (i == 0 ? one.own : one.likeliest.emplace_back()) = read;
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 /// The texts of all copies of the model.
 std::vector<GeneratedText> joined(const Copies& copies, std::vector<GeneratedText> texts) {
   if (copies.count() == 1) {
@@ -172,20 +230,29 @@ std::vector<GeneratedText> joined(const Copies& copies, std::vector<GeneratedTex
   }
   std::vector<std::string> written;
   for (const GeneratedText& text : texts) {
-    written.push_back(json_text(nlohmann::json{
-        {"text", text.text}, {"tokens", text.tokens}, {"end", static_cast<int>(text.end)}}));
+    written.push_back(json_text(nlohmann::json{{"text", text.text},
+                                               {"tokens", text.tokens},
+                                               {"end", static_cast<int>(text.end)},
+                                               {"likelihoods", json_of(text.likelihoods)},
+                                               {"prompt", json_of(text.prompt_likelihoods)}}));
   }
   const std::vector<std::string> all = copies.joined(std::move(written));
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const nlohmann::json json = nlohmann::json::parse(all[i]);
     texts[i] = {.text = json["text"].get<std::string>(),
                 .tokens = json["tokens"].get<std::vector<std::int64_t>>(),
-                .end = static_cast<TextEnd>(json["end"].get<int>())};
+                .end = static_cast<TextEnd>(json["end"].get<int>()),
+                .likelihoods = likelihoods_in(json["likelihoods"]),
+                .prompt_likelihoods = likelihoods_in(json["prompt"])};
   }
   return texts;
 }
 
 }  // namespace
+
+std::uint64_t seed_of(std::uint64_t seed, std::size_t number) {
+  return seed + number * 0x9E3779B97F4A7C15U;  // the golden ratio's bits
+}
 
 std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
                                     std::span<const std::vector<std::int64_t>> prompts,

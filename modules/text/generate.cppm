@@ -19,6 +19,9 @@ struct GenerationOptions {
   std::vector<std::int64_t> end_tokens = {};  // besides those of the model (TextModel::ends_at)
   bool beyond_end = false;                    // tokens that end texts for the model do not end it
   std::int64_t batch = 8;                     // prompts that are continued at the same time
+  // With the likelihood of each generated token, and of so many of the likeliest ones.
+  std::optional<std::int64_t> likeliest = std::nullopt;
+  bool of_prompt = false;  // then also those of the prompt's tokens after the first one
 };
 
 /// Why a text ends.
@@ -34,19 +37,31 @@ struct GeneratedText {
   std::string text;
   std::vector<std::int64_t> tokens;  // the one that ended it included
   TextEnd end = TextEnd::length;
+  std::vector<TokenLikelihoods> likelihoods = {};         // of these tokens, where it was asked for
+  std::vector<TokenLikelihoods> prompt_likelihoods = {};  // likewise
 };
 
-/// Receives a part of the text of a prompt, by its number, with each token; it is empty where the
-/// token completes no text that can be shown (StreamedText). False: this text needs no more.
-using TextReceiver = std::function<bool(std::size_t prompt, const std::string& part)>;
+/// What a token adds to a text.
+struct TextPart {
+  std::string text = {};                      // empty: none that can be shown (StreamedText)
+  std::span<const std::int64_t> tokens = {};  // one, or at the end of the text none
+  std::span<const TokenLikelihoods> likelihoods = {};  // of these tokens, where it was asked for
+};
+
+/// Receives the parts of the text of a prompt, by its number. False: this text needs no more.
+using TextReceiver = std::function<bool(std::size_t prompt, const TextPart& part)>;
+
+/// The seed of the n-th text of a call: texts of one seed are drawn independently.
+std::uint64_t seed_of(std::uint64_t seed, std::size_t number);
 
 /// Continues prompts of tokens. Special tokens are not part of the texts. What is drawn for a
 /// prompt is a function of the seed and the prompt's number, whatever the batch is. The work per
 /// token is linear in the number of tokens so far. Prompts of different lengths share a batch: the
 /// longer ones are read while the shorter ones are continued. Of several copies of the model, each
 /// continues its own prompts, and has all texts in the end. `wanted` is asked between the passes
-/// in which long prompts are read: where it is false, texts of the batch end as cancelled. Errors
-/// (input): an option out of range; a prompt without tokens, or longer than the model computes.
+/// in which long prompts are read: where it is false, texts of the batch end as cancelled. Where
+/// likelihoods of the prompts are asked for, the number of tokens may be 0. Errors (input): an
+/// option out of range; a prompt without tokens, or longer than the model computes.
 std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
                                     std::span<const std::vector<std::int64_t>> prompts,
                                     const GenerationOptions& options,

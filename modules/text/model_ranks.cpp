@@ -20,13 +20,31 @@ import tessera.dtensor;
 import tessera.nn;
 
 namespace tessera::text {
+namespace {
+
+/// While it exists, the model keeps what it computes in this cache; null: in none.
+class CacheScope {
+ public:
+  CacheScope(nn::LanguageModel& model, nn::KeyValueCache* cache) : model_(model) {
+    model_.set_cache(cache);
+  }
+  ~CacheScope() { model_.set_cache(nullptr); }
+  CacheScope(const CacheScope&) = delete;
+  CacheScope& operator=(const CacheScope&) = delete;
+
+ private:
+  nn::LanguageModel& model_;
+};
+
+}  // namespace
 
 /// A call as the first rank sends it.
 struct ModelRanks::Call {
-  enum class Kind : std::int64_t { dismiss, logits, loss };
+  enum class Kind : std::int64_t { dismiss, logits, loss, likelihoods };
 
   Kind kind = Kind::dismiss;
   std::int64_t rows = 0;
+  std::int64_t likeliest = 0;
   bool anew = false;
   std::vector<std::int64_t> values = {};  // tokens; of a loss, then the targets
 };
@@ -91,7 +109,7 @@ void ModelRanks::end_process() const {
 
 /// One message, and another one for what has no room in it.
 void ModelRanks::send(Call& call) {
-  constexpr std::size_t head = 4;
+  constexpr std::size_t head = 5;
   std::array<std::int64_t, 64> message{};
   const std::size_t room = message.size() - head;
   if (leads()) {
@@ -99,6 +117,7 @@ void ModelRanks::send(Call& call) {
     message[1] = call.rows;
     message[2] = call.anew ? 1 : 0;
     message[3] = std::ssize(call.values);
+    message[4] = call.likeliest;
     std::copy_n(call.values.begin(), std::min(room, call.values.size()), message.begin() + head);
   }
   calls_->broadcast(message.data(), std::ssize(message), DType::i64, 0);
@@ -107,6 +126,7 @@ void ModelRanks::send(Call& call) {
     call.rows = message[1];
     call.anew = message[2] != 0;
     call.values.resize(static_cast<std::size_t>(message[3]));
+    call.likeliest = message[4];
     std::copy_n(message.begin() + head, std::min(room, call.values.size()), call.values.begin());
   }
   if (call.values.size() > room) {
@@ -171,10 +191,47 @@ Tensor ModelRanks::loss(std::span<const std::int64_t> tokens,
   return model_.loss_sum(placed(read, 1, chunked), placed(scored, 1, chunked));
 }
 
+std::vector<double> ModelRanks::likelihood_values(std::span<const std::int64_t> tokens,
+                                                  std::int64_t likeliest) {
+  // The logits of few tokens are in memory at a time: a text of its own, with its own cache.
+  constexpr std::int64_t tokens_at_once = 32;
+  nn::KeyValueCache own;
+  own.axis = cache_.axis;
+  const bool keeps = slow_because_.empty();
+  keep(false);
+  const CacheScope scope(model_, keeps ? &own : nullptr);
+  std::vector<double> values;
+  const std::int64_t count = std::ssize(tokens) - 1;
+  const std::int64_t part = keeps ? tokens_at_once : count;
+  for (std::int64_t begin = 0; begin < count; begin += part) {
+    const auto size = std::min(part, count - begin);
+    const auto read =
+        tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size));
+    const Tensor logits = model_(placed(read, 1, false));
+    const std::vector<double> all =
+        to_doubles(logits.is_distributed() ? full_tensor(logits) : logits);
+    const std::size_t vocab = all.size() / read.size();
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      const TokenLikelihoods found =
+          likelihoods_of(std::span(all).subspan(i * vocab, vocab),
+                         tokens[static_cast<std::size_t>(begin) + i + 1], likeliest);
+      values.push_back(found.own.log_probability);
+      for (const TokenLikelihood& other : found.likeliest) {
+        values.push_back(static_cast<double>(other.token));
+        values.push_back(other.log_probability);
+      }
+    }
+  }
+  return values;
+}
+
 std::vector<double> ModelRanks::computed(const Call& call) {
   const NoGrad no_grad;
   const PlainIsReplicate equal;  // tables and positions that a model computes from lengths
   const std::span<const std::int64_t> values = call.values;
+  if (call.kind == Call::Kind::likelihoods) {
+    return likelihood_values(values, call.likeliest);
+  }
   Tensor result;
   if (call.kind == Call::Kind::loss) {
     keep(false);
@@ -218,6 +275,26 @@ double ModelRanks::loss_sum(std::span<const std::int64_t> tokens,
   Call call{.kind = Call::Kind::loss, .rows = 1, .values = {tokens.begin(), tokens.end()}};
   call.values.insert(call.values.end(), targets.begin(), targets.end());
   return together(std::move(call)).at(0);
+}
+
+std::vector<TokenLikelihoods> ModelRanks::likelihoods(std::span<const std::int64_t> tokens,
+                                                      std::int64_t likeliest) {
+  const std::vector<double> values = together({.kind = Call::Kind::likelihoods,
+                                               .rows = 1,
+                                               .likeliest = likeliest,
+                                               .values = {tokens.begin(), tokens.end()}});
+  const std::size_t count = tokens.size() - 1;
+  const std::size_t of_token = values.size() / count;
+  std::vector<TokenLikelihoods> all(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto own = std::span(values).subspan(i * of_token, of_token);
+    all[i].own = {.token = tokens[i + 1], .log_probability = own[0]};
+    for (std::size_t at = 1; at < of_token; at += 2) {
+      all[i].likeliest.push_back(
+          {.token = static_cast<std::int64_t>(own[at]), .log_probability = own[at + 1]});
+    }
+  }
+  return all;
 }
 
 nn::LanguageModel& ModelRanks::model() {

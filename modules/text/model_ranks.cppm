@@ -5,6 +5,7 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.nn;
+import :sampling;
 
 // What is computed with a model, on all ranks that have a part of it.
 
@@ -42,6 +43,10 @@ class ModelRanks {
                                   bool anew);
   /// The sum of the losses of one row of tokens. Errors: the same.
   double loss_sum(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
+  /// Of each token of one row after the first one, how likely it is after those before it, and so
+  /// many of the likeliest in its place. What next_logits() keeps stays as it is. Errors: the same.
+  std::vector<TokenLikelihoods> likelihoods(std::span<const std::int64_t> tokens,
+                                            std::int64_t likeliest);
 
   /// The model itself, with the parameters of this rank, for what is computed besides texts: it
   /// keeps nothing until next_logits().
@@ -71,6 +76,10 @@ class ModelRanks {
   /// The logits [rows, vocab] of the last token.
   Tensor last_logits(std::span<const std::int64_t> tokens, std::int64_t rows);
   Tensor loss(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
+  /// For each token after the first one: the logarithm of its probability, and the ids and
+  /// logarithms of the likeliest.
+  std::vector<double> likelihood_values(std::span<const std::int64_t> tokens,
+                                        std::int64_t likeliest);
   void keep(bool keeps);
 
   nn::LanguageModel& model_;

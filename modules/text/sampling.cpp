@@ -5,6 +5,9 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <map>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -22,6 +25,31 @@ void penalize(std::vector<double>& logits, std::span<const std::int64_t> before,
   for (const std::int64_t token : std::set<std::int64_t>(before.begin(), before.end())) {
     double& logit = logits.at(static_cast<std::size_t>(token));
     logit = logit > 0 ? logit / penalty : logit * penalty;
+  }
+}
+
+void add_biases(std::vector<double>& logits, const std::map<std::int64_t, double>& biases) {
+  for (const auto& [token, bias] : biases) {
+    if (token < 0 || token >= std::ssize(logits)) {
+      fail_input({.thing = "logit_bias",
+                  .wrong = "the model has no such token",
+                  .expected = fmt::format("ids from 0 to {}", std::ssize(logits) - 1),
+                  .got = fmt::format("{}", token)});
+    }
+    logits[static_cast<std::size_t>(token)] += bias;
+  }
+}
+
+/// Of tokens that were generated, as OpenAI's interface defines it: those of the prompt do not
+/// count.
+void penalize_generated(std::vector<double>& logits, std::span<const std::int64_t> generated,
+                        double for_each, double for_any) {
+  std::map<std::int64_t, int> counts;
+  for (const std::int64_t token : generated) {
+    ++counts[token];
+  }
+  for (const auto& [token, count] : counts) {
+    logits.at(static_cast<std::size_t>(token)) -= for_each * count + for_any;
   }
 }
 
@@ -77,17 +105,35 @@ void SamplingOptions::check(const std::string& thing) const {
   if (!(repetition_penalty > 0 && repetition_penalty <= 100)) {
     refuse("repetition_penalty", repetition_penalty, "above 0, at most 100");
   }
+  constexpr double most_subtracted = 2;  // as OpenAI's interface has it
+  if (!(std::abs(frequency_penalty) <= most_subtracted)) {
+    refuse("frequency_penalty", frequency_penalty, "-2 to 2");
+  }
+  if (!(std::abs(presence_penalty) <= most_subtracted)) {
+    refuse("presence_penalty", presence_penalty, "-2 to 2");
+  }
+  constexpr double most_bias = 100;
+  for (const auto& [token, bias] : logit_bias) {
+    if (!(std::abs(bias) <= most_bias)) {
+      refuse("logit_bias", bias, "-100 to 100");
+    }
+  }
 }
 
-std::vector<Candidate> candidates(std::vector<double> logits, std::span<const std::int64_t> before,
+std::vector<Candidate> candidates(std::vector<double> logits, const TextTokens& before,
                                   const SamplingOptions& options) {
   if (!std::ranges::all_of(logits, [](double logit) { return std::isfinite(logit); })) {
     fail({.thing = "generate",
           .wrong = "the model's logits are not finite",
           .advice = "its weights are too large, or not finite"});
   }
+  add_biases(logits, options.logit_bias);
   if (options.repetition_penalty != 1) {
-    penalize(logits, before, options.repetition_penalty);
+    penalize(logits, before.all, options.repetition_penalty);
+  }
+  if (options.frequency_penalty != 0 || options.presence_penalty != 0) {
+    penalize_generated(logits, before.all.subspan(before.prompt), options.frequency_penalty,
+                       options.presence_penalty);
   }
   const auto best = std::ranges::max_element(logits);
   if (options.temperature == 0) {
@@ -128,6 +174,37 @@ std::int64_t choose(std::span<const Candidate> from, double noise) {
     }
   }
   return from.back().token;
+}
+
+TokenLikelihoods likelihoods_of(std::span<const double> logits, std::int64_t token,
+                                std::int64_t likeliest) {
+  if (token < 0 || token >= std::ssize(logits)) {
+    fail_input({.thing = "likelihood",
+                .wrong = "the model has no such token",
+                .expected = fmt::format("ids from 0 to {}", std::ssize(logits) - 1),
+                .got = fmt::format("{}", token)});
+  }
+  const double best = std::ranges::max(logits);
+  double sum = 0;
+  for (const double logit : logits) {
+    sum += std::exp(logit - best);
+  }
+  const double log_sum = best + std::log(sum);
+  const auto of = [&](std::int64_t id) {
+    return TokenLikelihood{.token = id,
+                           .log_probability = logits[static_cast<std::size_t>(id)] - log_sum};
+  };
+  std::vector<std::int64_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), std::int64_t{0});
+  const auto end = ids.begin() + std::min(likeliest, std::ssize(ids));
+  std::ranges::partial_sort(ids, end, [&](std::int64_t a, std::int64_t b) {
+    const double of_a = logits[static_cast<std::size_t>(a)];
+    const double of_b = logits[static_cast<std::size_t>(b)];
+    return of_a != of_b ? of_a > of_b : a < b;
+  });
+  TokenLikelihoods result{.own = of(token), .likeliest = {}};
+  std::transform(ids.begin(), end, std::back_inserter(result.likeliest), of);
+  return result;
 }
 
 }  // namespace tessera::text

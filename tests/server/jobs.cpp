@@ -33,7 +33,7 @@ struct Received {
   std::string problem;
 
   AnswerReceiver receiver() {
-    return {.part = [this](const std::string& part) { parts += part; },
+    return {.part = [this](const tessera::text::TextPart& part) { parts += part.text; },
             .end = [this](const tessera::text::GeneratedText& text) { whole = text; },
             .failed = [this](const std::exception& error) { problem = error.what(); }};
   }
@@ -98,8 +98,8 @@ TEST_CASE("nothing more is made for a client that has gone") {
   CHECK(asked == 0);
   AnswerReceiver leaving = got.receiver();
   AnswerJob* running = nullptr;
-  leaving.part = [&](const std::string& part) {
-    got.parts += part;
+  leaving.part = [&](const tessera::text::TextPart& part) {
+    got.parts += part.text;
     running->cancel();
   };
   model.options.sampling.temperature = 0;

@@ -2,7 +2,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -67,6 +69,12 @@ TEST_CASE("fields are read, refused by name, or have no effect") {
                                    {"min_p", 0.125},
                                    {"repetition_penalty", 2},
                                    {"seed", -1},
+                                   {"frequency_penalty", 0.5},
+                                   {"presence_penalty", -1},
+                                   {"logit_bias", {{"5", 1}, {"99", -100}}},
+                                   {"logprobs", true},
+                                   {"top_logprobs", 3},
+                                   {"n", 2},
                                    {"stop", {"x", "y"}},
                                    {"stop_token_ids", {3, 99}},
                                    {"stream", true},
@@ -79,6 +87,12 @@ TEST_CASE("fields are read, refused by name, or have no effect") {
   CHECK(read.options.stop == std::vector<std::string>{"x", "y"});
   CHECK(read.options.end_tokens == std::vector<std::int64_t>{7, 3, 99});
   CHECK(!read.options.beyond_end);
+  CHECK(read.options.sampling.frequency_penalty == 0.5);
+  CHECK(read.options.sampling.presence_penalty == -1);
+  CHECK(read.options.sampling.logit_bias == std::map<std::int64_t, double>{{5, 1}, {99, -100}});
+  CHECK(read.options.likeliest == 3);
+  CHECK(!read.options.of_prompt);
+  CHECK(read.count == 2);
   CHECK(read.stream);
   CHECK(read.stream_usage);
   const ChatRequest beyond = parsed({{"ignore_eos", true}, {"stop_token_ids", {3}}});
@@ -117,12 +131,23 @@ TEST_CASE("fields are read, refused by name, or have no effect") {
   }
   refused({{"tools", {{{"type", "function"}}}}}, "tools: is not supported");
   refused({{"tool_choice", "auto"}}, "tool_choice: is not supported (expected none)");
-  refused({{"logprobs", true}}, "logprobs: is not supported");
-  refused({{"presence_penalty", 0.5}}, "presence_penalty: is not supported");
-  refused({{"logit_bias", {{"5", 1}}}}, "logit_bias: is not supported");
   refused({{"response_format", {{"type", "json_object"}}}}, "response_format: is not supported");
   refused({{"modalities", {"text", "audio"}}}, "modalities: is not supported");
-  refused({{"n", 2}}, "n: is not supported (expected 1)");
+  refused({{"n", 0}}, "n: has a wrong value (expected a whole number from 1 to 128)");
+  refused({{"n", 129}}, "n: has a wrong value");
+  refused({{"top_logprobs", 2}},
+          "top_logprobs: has a wrong value (expected 0, or logprobs to be true)");
+  refused({{"logprobs", true}, {"top_logprobs", 21}}, "top_logprobs: has a wrong value");
+  refused({{"frequency_penalty", 2.5}},
+          "frequency_penalty is out of range (expected -2 to 2, got 2.5)");
+  refused({{"presence_penalty", -3}}, "presence_penalty is out of range");
+  refused({{"logit_bias", {{"5", 101}}}},
+          "logit_bias is out of range (expected -100 to 100, got 101)");
+  for (const json& bias : std::vector<json>{
+           {{"100", 1}}, {{"-1", 1}}, {{"5x", 1}}, {{"", 1}}, {{"5", "1"}}, json::array({1})}) {
+    refused({{"logit_bias", bias}},
+            "logit_bias: has a wrong value (expected an object of ids from 0 to 99");
+  }
   refused({{"stream_options", {{"x", true}}}}, "stream_options.x: is not supported");
   refused({{"stream_options", 1}}, "stream_options: has a wrong value");
 }
@@ -270,7 +295,7 @@ TEST_CASE("serve refuses what it cannot answer, and keeps the connection where i
   refused_with(post("{"), 400, "request: ");
   refused_with(post(question("<|im_end|>").dump()), 400, "special token");
   refused_with(post(question(std::string(300, 'x')).dump()), 400,
-               "longer than the model is meant for");
+               "messages: it is longer than the model is meant for");
   refused_with(post(question("a", {{"guided_json", "{}"}}).dump()), 400,
                "guided_json: is not supported");
   refused_with(server_test::get("/v1/other"), 404, "there is no such path");

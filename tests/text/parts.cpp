@@ -100,7 +100,7 @@ TEST_CASE("candidates have the probabilities of transformers") {
                                         .repetition_penalty = one["repetition_penalty"]};
     const auto expected = one["probabilities"].get<std::vector<double>>();
     std::map<std::int64_t, double> got;
-    for (const text::Candidate& candidate : text::candidates(logits, before, options)) {
+    for (const text::Candidate& candidate : text::candidates(logits, {.all = before}, options)) {
       got[candidate.token] = candidate.probability;
     }
     INFO("temperature " << options.temperature << ", top_k " << options.top_k << ", top_p "
@@ -125,13 +125,54 @@ TEST_CASE("a choice follows the noise, and its rounding leaves no gap") {
   CHECK(text::candidates({1, 3, 2}, {}, greedy).at(0).token == 1);
   // The penalty counts for the likeliest token too.
   const std::vector<std::int64_t> before = {1};
-  CHECK(text::candidates({1, 3, 2}, before, {.temperature = 0, .repetition_penalty = 2})
+  CHECK(text::candidates({1, 3, 2}, {.all = before}, {.temperature = 0, .repetition_penalty = 2})
             .at(0)
             .token == 2);
-  CHECK(text::candidates({-1, -0.6}, before, {.temperature = 0, .repetition_penalty = 2})
+  CHECK(text::candidates({-1, -0.6}, {.all = before}, {.temperature = 0, .repetition_penalty = 2})
             .at(0)
             .token == 0);
   CHECK_THROWS_AS(text::candidates({1, 1e308 * 10}, {}, greedy), Error);
+}
+
+TEST_CASE("penalties and biases of single tokens are those of OpenAI's interface") {
+  const std::vector<std::int64_t> all = {0, 1, 1, 2, 1};
+  const text::TextTokens before{.all = all, .prompt = 2};  // generated: 1, 2, 1
+  const std::vector<double> logits = {0.5, 1, 2, -1};
+  const text::SamplingOptions options{.temperature = 0.5,
+                                      .repetition_penalty = 2,
+                                      .frequency_penalty = 0.25,
+                                      .presence_penalty = 0.5,
+                                      .logit_bias = {{0, 1}, {3, 3}}};
+  // The bias, the penalty of all tokens so far, then those of generated ones; e^(logit / 0.5).
+  const std::vector<double> expected = {(0.5 + 1) / 2, 1 / 2.0 - 2 * 0.25 - 0.5,
+                                        2 / 2.0 - 0.25 - 0.5, -1 + 3};
+  double sum = 0;
+  for (const double logit : expected) {
+    sum += std::exp(logit / 0.5);
+  }
+  const auto found = text::candidates(logits, before, options);
+  REQUIRE(found.size() == 4);
+  for (std::size_t token = 0; token < 4; ++token) {
+    CHECK(found[token].probability == Approx(std::exp(expected[token] / 0.5) / sum));
+  }
+  has(input_error([&] { text::candidates(logits, before, {.logit_bias = {{4, 1}}}); }),
+      "logit_bias: the model has no such token (expected ids from 0 to 3, got 4)");
+}
+
+TEST_CASE("likelihoods are logarithms of the softmax, the likeliest first") {
+  const std::vector<double> logits = {std::log(2.0), std::log(4.0), 0, std::log(4.0), 0};
+  const text::TokenLikelihoods found = text::likelihoods_of(logits, 2, 4);
+  CHECK(found.own.token == 2);
+  CHECK(found.own.log_probability == Approx(std::log(1.0 / 12)));
+  std::vector<std::int64_t> order;
+  for (const text::TokenLikelihood& one : found.likeliest) {
+    order.push_back(one.token);
+  }
+  CHECK(order == std::vector<std::int64_t>{1, 3, 0, 2});
+  CHECK(found.likeliest[0].log_probability == Approx(std::log(4.0 / 12)));
+  CHECK(text::likelihoods_of(logits, 0, 100).likeliest.size() == 5);
+  CHECK(text::likelihoods_of(logits, 0, 0).likeliest.empty());
+  has(input_error([&] { text::likelihoods_of(logits, 5, 0); }), "the model has no such token");
 }
 
 TEST_CASE("what is drawn does not depend on the roundings of equal logits") {
@@ -193,6 +234,12 @@ TEST_CASE("the likelihood of tokens is that of transformers") {
       const auto ids = row.get<std::vector<std::int64_t>>();
       const std::vector<std::uint8_t> all(ids.size(), 1);
       const double whole = text::log_likelihood(model, ids, all);
+      double of_each = 0;
+      for (const text::TokenLikelihoods& one : text::prompt_likelihoods(model, ids, 1)) {
+        of_each += one.own.log_probability;
+        CHECK(one.likeliest.at(0).log_probability >= one.own.log_probability);
+      }
+      CHECK(of_each == Approx(whole));
       sum += whole;
       count += std::ssize(ids) - 1;
       // The parts of the sum, each after all tokens before it.

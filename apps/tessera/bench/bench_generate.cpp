@@ -90,7 +90,7 @@ double token_seconds(text::ModelRanks& ranks, std::int64_t vocab, std::int64_t s
       const std::vector<std::vector<double>> logits = decoding.next(rows);
       for (std::size_t row = 0; row < rows.size(); ++row) {
         rows[row].push_back(
-            text::candidates(logits[row], rows[row], {.temperature = 0}).at(0).token);
+            text::candidates(logits[row], {.all = rows[row]}, {.temperature = 0}).at(0).token);
       }
     });
     best = i == 0 ? best : std::min(best, seconds);  // the first one reads the prompt

@@ -145,8 +145,8 @@ class Conversation {
 
   void ask(std::string_view question) {
     const Interruptible interruptible;
-    chat_.answer(std::string(question), [](std::size_t, const std::string& part) {
-      std::fwrite(part.data(), 1, part.size(), stdout);
+    chat_.answer(std::string(question), [](std::size_t, const text::TextPart& part) {
+      std::fwrite(part.text.data(), 1, part.text.size(), stdout);
       std::fflush(stdout);
       return interrupted == 0;
     });

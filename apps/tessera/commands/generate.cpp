@@ -63,6 +63,22 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return prompts;
 }
 
+nlohmann::ordered_json json_of(const std::string& prompt, const text::GeneratedText& text) {
+  nlohmann::ordered_json json = {{"prompt", prompt},
+                                 {"text", text.text},
+                                 {"end", name_of(text.end)},
+                                 {"tokens", text.tokens}};
+  for (const text::TokenLikelihoods& token : text.likelihoods) {
+    json["log_probabilities"].push_back(token.own.log_probability);
+    nlohmann::ordered_json likeliest = nlohmann::ordered_json::array();
+    for (const text::TokenLikelihood& other : token.likeliest) {
+      likeliest.push_back({other.token, other.log_probability});
+    }
+    json["likeliest"].push_back(std::move(likeliest));
+  }
+  return json;
+}
+
 int generate_texts(const text::TextModel& model, const GenerateArguments& arguments) {
   const bool one = arguments.prompts.empty();
   const std::vector<std::string> prompts =
@@ -78,8 +94,8 @@ int generate_texts(const text::TextModel& model, const GenerateArguments& argume
     tokens.push_back(text::prompt_tokens(model, prompt));
   }
   const bool streams = one && !arguments.json;
-  const text::TextReceiver receive = [&](std::size_t, const std::string& part) {
-    write(part);
+  const text::TextReceiver receive = [&](std::size_t, const text::TextPart& part) {
+    write(part.text);
     return true;
   };
   if (streams && prints) {
@@ -92,11 +108,7 @@ int generate_texts(const text::TextModel& model, const GenerateArguments& argume
   }
   for (std::size_t i = 0; i < texts.size() && !streams; ++i) {
     const text::GeneratedText& text = texts[i];
-    write(arguments.json ? json_text(nlohmann::ordered_json{{"prompt", prompts[i]},
-                                                            {"text", text.text},
-                                                            {"end", name_of(text.end)},
-                                                            {"tokens", text.tokens}}) +
-                               "\n"
+    write(arguments.json ? json_text(json_of(prompts[i], text)) + "\n"
                          : prompts[i] + text.text + "\n");
   }
   write(streams ? "\n" : "");

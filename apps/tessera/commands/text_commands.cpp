@@ -119,6 +119,16 @@ void add_sampling(CLI::App& command, text::GenerationOptions& options) {
                   "Above 1: tokens that are there already become less likely")
       ->capture_default_str();
   command
+      .add_option("--frequency-penalty", sampling.frequency_penalty,
+                  "Subtracted from a token's logit for each time that it was generated")
+      ->check(CLI::Range(-2.0, 2.0))
+      ->capture_default_str();
+  command
+      .add_option("--presence-penalty", sampling.presence_penalty,
+                  "Subtracted from the logits of tokens that were generated")
+      ->check(CLI::Range(-2.0, 2.0))
+      ->capture_default_str();
+  command
       .add_option("--min-p", sampling.min_p,
                   "Sample from tokens at least so likely as this, times the most likely one")
       ->check(CLI::Range(0.0, 1.0))
@@ -142,7 +152,14 @@ void add_generate(CLI::App& program, std::function<int()>& chosen) {
                    "How many prompts of a file are continued at the same time")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command->add_flag("--json", arguments->json, "Print a JSON object for each prompt");
+  CLI::Option* json =
+      command->add_flag("--json", arguments->json, "Print a JSON object for each prompt");
+  command
+      ->add_option("--likeliest", arguments->options.likeliest,
+                   "With the logarithm of each token's probability, and so many of the likeliest "
+                   "tokens in its place")
+      ->check(CLI::Range(0, 1000))
+      ->needs(json);
   add_copies(*command, *arguments);
   add_length(*command, arguments->options);
   add_sampling(*command, arguments->options);

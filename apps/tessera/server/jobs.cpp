@@ -44,8 +44,8 @@ void AnswerJob::run(const text::TextModel& model, text::Decoding& decoding,
   if (cancelled_) {
     return;
   }
-  const auto receive = [&](std::size_t, const std::string& part) {
-    if (!part.empty() && !cancelled_) {
+  const auto receive = [&](std::size_t, const text::TextPart& part) {
+    if (!cancelled_) {
       receiver_.part(part);
     }
     return goes_on();
@@ -78,12 +78,13 @@ struct JobQueue::State {
 JobQueue::JobQueue(std::size_t most) : state_(std::make_unique<State>()) { state_->most = most; }
 JobQueue::~JobQueue() = default;
 
-bool JobQueue::add(std::shared_ptr<AnswerJob> job) {
+bool JobQueue::add(const std::vector<std::shared_ptr<AnswerJob>>& jobs) {
   const std::lock_guard lock(state_->mutex);
+  // A request of many texts is one that waits.
   if (state_->closed || state_->waiting.size() >= state_->most) {
     return false;
   }
-  state_->waiting.push_back(std::move(job));
+  state_->waiting.insert(state_->waiting.end(), jobs.begin(), jobs.end());
   state_->changed.notify_one();
   return true;
 }

@@ -9,7 +9,7 @@ export namespace tessera::app {
 
 /// Receives an answer while it is made; the thread that has the model calls the functions.
 struct AnswerReceiver {
-  std::function<void(const std::string& part)> part;          // never empty
+  std::function<void(const text::TextPart& part)> part;       // with each token
   std::function<void(const text::GeneratedText& whole)> end;  // the last call, or
   std::function<void(const std::exception& error)> failed;    // of kind interrupted: try it again
 };
@@ -45,8 +45,9 @@ class JobQueue {
   explicit JobQueue(std::size_t most);
   ~JobQueue();
 
-  /// False: there are too many, or the queue is closed.
-  bool add(std::shared_ptr<AnswerJob> job);
+  /// Adds all of them or none. False: there are too many, or the queue is closed.
+  bool add(const std::vector<std::shared_ptr<AnswerJob>>& jobs);
+  bool add(const std::shared_ptr<AnswerJob>& job) { return add(std::vector{job}); }
   /// Cancels it. If it waits, its place is free at once.
   void leave(const std::shared_ptr<AnswerJob>& job);
   /// The next one; null where none comes within this time, or the queue is closed.

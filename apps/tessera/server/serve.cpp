@@ -16,14 +16,17 @@ module;
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 module tessera.app.server;
 
+import :answer_writer;
 import tessera.base;
 import tessera.text;
+import tessera.tokenize;
 
 namespace tessera::app {
 namespace {
@@ -78,60 +81,19 @@ std::string decoded(std::string_view path) {
   return text;
 }
 
-HttpAnswer error_answer(int status, const std::string& message) {
-  const char* const type = status == 401   ? "authentication_error"
-                           : status == 403 ? "permission_error"
-                           : status < 500  ? "invalid_request_error"
-                                           : "server_error";
-  HttpAnswer answer{.status = status, .body = error_json(message, type)};
-  if (status == 401) {
-    answer.headers.push_back({"WWW-Authenticate", "Bearer"});
-  }
-  if (status == 503) {
-    answer.headers.push_back({"Retry-After", "1"});
-  }
-  return answer;
-}
-
-HttpAnswer error_answer(const std::exception& error) {
-  const auto* const known = dynamic_cast<const Error*>(&error);
-  const ErrorKind kind = known == nullptr ? ErrorKind::run : known->kind();
-  return error_answer(kind == ErrorKind::input         ? 400
-                      : kind == ErrorKind::interrupted ? 503
-                                                       : 500,
-                      error.what());
-}
-
-/// An answer as events. The model's thread writes it.
-struct EventStream {
-  EventStream(HttpResponder to, AnswerHead of) : responder(std::move(to)), head(std::move(of)) {}
-  void write(const std::string& event) {
-    if (!std::exchange(begun, true)) {
-      responder.begin({.type = "text/event-stream",
-                       .body = first_event(head),
-                       .headers = {{"Cache-Control", "no-cache"}}},
-                      ": \n\n");  // a comment
-    }
-    responder.write(event);
-  }
-
-  HttpResponder responder;
-  AnswerHead head;
-  bool begun = false;
-};
-
 /// What the server has for its clients: the model's answers, one after the other.
-class ChatServer : public HttpService {
+class TextServer : public HttpService {
  public:
-  ChatServer(const text::TextModel& model, const ServeOptions& options)
+  TextServer(const text::TextModel& model, const ServeOptions& options)
       : model_(model),
         options_(options),
-        format_(model, options.chat_template),
         decoding_(model.ranks(), model.shape().vocab),
         jobs_(static_cast<std::size_t>(options.waiting)),
         name_(name_of(model.path())),
         readers_(static_cast<std::size_t>(options.waiting)) {
-    options_.defaults.end_tokens = format_.end_tokens();
+    if (text::chat_template_of(model, options.chat_template) != nullptr) {
+      format_.emplace(model, options.chat_template);
+    }
   }
 
   void run(const std::function<void(int)>& started) {
@@ -164,27 +126,24 @@ class ChatServer : public HttpService {
 
   void handle(HttpRequest request, HttpResponder responder) override {
     constexpr std::string_view models = "/v1/models";
-    if (request.path == "/v1/chat/completions") {
-      if (!is_allowed(request, {"POST"}, responder)) {
+    for (const auto& [path, read] : endpoints_) {
+      if (request.path == path) {
+        if (is_allowed(request, {"POST"}, responder)) {
+          read_later(read, std::move(request.body), responder);
+        }
         return;
       }
-      const auto left = std::make_shared<std::atomic<bool>>(false);
-      responder.on_leave([left] { *left = true; });
-      const auto read = [this, left, responder, body = std::move(request.body)] {
-        if (!*left) {
-          complete(body, responder);
-        }
-      };
-      if (!readers_.add(read)) {
-        responder.answer(busy());
-      }
-    } else if (request.path == "/health") {
-      answer_get(request, responder, "{\"status\":\"ok\"}");
+    }
+    if (request.path == "/health") {
+      answer_get(request, responder, {.body = "{\"status\":\"ok\"}"});
+    } else if (request.path == "/metrics") {
+      answer_get(request, responder,
+                 {.type = "text/plain; version=0.0.4; charset=utf-8", .body = counts_.text()});
     } else if (request.path == models) {
-      answer_get(request, responder, models_json(head()));
+      answer_get(request, responder, {.body = models_json(head(""))});
     } else if (request.path.starts_with(std::string(models) + "/") &&
                decoded(std::string_view(request.path).substr(models.size() + 1)) == name_) {
-      answer_get(request, responder, model_json(head()));
+      answer_get(request, responder, {.body = model_json(head(""))});
     } else {
       responder.answer(error_answer(404, request.path.starts_with(models)
                                              ? "there is no such model"
@@ -193,6 +152,13 @@ class ChatServer : public HttpService {
   }
 
  private:
+  /// Answers a request by its body, in the thread of the readers. Errors become the answer.
+  using Reader = void (TextServer::*)(const std::string& body, const HttpResponder& responder);
+  struct Endpoint {
+    std::string_view path;
+    Reader read;
+  };
+
   bool stops() const { return is_to_stop(model_); }
 
   static HttpAnswer busy() { return error_answer(503, "too many requests are waiting"); }
@@ -209,93 +175,167 @@ class ChatServer : public HttpService {
   }
 
   static void answer_get(const HttpRequest& request, const HttpResponder& responder,
-                         std::string body) {
+                         HttpAnswer answer) {
     if (is_allowed(request, {"GET", "HEAD"}, responder)) {
-      responder.answer({.body = std::move(body)});
+      responder.answer(std::move(answer));
     }
   }
 
-  AnswerHead head() {
-    return {.id = fmt::format("chatcmpl-{}-{}", started_, ++answers_),
+  /// `prefix`: what the answer's id begins with.
+  AnswerHead head(const char* prefix) {
+    return {.id = fmt::format("{}-{}-{}", prefix, started_, ++answers_),
             .model = name_,
             .created = static_cast<std::int64_t>(std::time(nullptr))};
   }
 
-  /// Reads the request, in a thread of its own; the model's thread answers it.
-  void complete(const std::string& body, const HttpResponder& responder) {
-    try {
-      ChatRequest chat = parse_chat_request(body, options_.defaults, model_.shape().vocab);
-      const std::vector<std::int64_t> prompt = format_.prompt(chat.messages);
-      const std::int64_t room = model_.usual_length() - std::ssize(prompt);
-      if (room < 1) {
-        fail_input({.thing = "messages",
-                    .wrong = "the conversation is longer than the model is meant for",
-                    .expected = fmt::format("less than {} tokens", model_.usual_length()),
-                    .got = fmt::format("{}", prompt.size())});
-      }
-      chat.options.tokens = std::min(chat.options.tokens, room);
-      const auto job = std::make_shared<AnswerJob>(
-          prompt, std::move(chat.options), std::chrono::seconds(options_.seconds),
-          chat.stream ? stream_to(responder, std::ssize(prompt), chat.stream_usage)
-                      : whole_to(responder, std::ssize(prompt)));
-      // The job has the responder: it must not have the job.
-      responder.on_leave([this, weak = std::weak_ptr(job)] {
-        if (const auto there = weak.lock()) {
-          jobs_.leave(there);
-        }
-      });
-      if (!jobs_.add(job)) {
-        responder.answer(busy());
+  void read_later(Reader read, std::string body, const HttpResponder& responder) {
+    const auto left = std::make_shared<std::atomic<bool>>(false);
+    responder.on_leave([left] { *left = true; });
+    const auto task = [this, left, read, responder, text = std::move(body)] {
+      if (*left) {
         return;
       }
-    } catch (const std::exception& error) {
-      responder.answer(error_answer(error));
+      try {
+        (this->*read)(text, responder);
+      } catch (const std::exception& error) {
+        responder.answer(error_answer(error));
+      }
+    };
+    if (!readers_.add(task)) {
+      responder.answer(busy());
     }
   }
 
-  AnswerReceiver whole_to(const HttpResponder& responder, std::int64_t prompt_tokens) {
-    return {.part = [](const std::string&) {},
-            .end =
-                [=, head = head()](const text::GeneratedText& text) {
-                  const TokenUsage usage{.prompt = prompt_tokens,
-                                         .completion = std::ssize(text.tokens)};
-                  responder.answer({.body = answer_json(head, text, usage)});
-                },
-            .failed = [=](const std::exception& error) { responder.answer(error_answer(error)); }};
+  const text::ChatFormat& format() const {
+    if (!format_) {
+      fail_input({.thing = "messages",
+                  .wrong = "the model has no chat template",
+                  .advice = "use /v1/completions, or start the server with --chat-template FILE"});
+    }
+    return *format_;
   }
 
-  /// The answer begins with its first part: until then it can be an error.
-  AnswerReceiver stream_to(const HttpResponder& responder, std::int64_t prompt_tokens,
-                           bool with_usage) {
-    const auto stream = std::make_shared<EventStream>(responder, head());
-    return {.part = [=](const std::string& part) { stream->write(part_event(stream->head, part)); },
-            .end =
-                [=](const text::GeneratedText& text) {
-                  const TokenUsage usage{.prompt = prompt_tokens,
-                                         .completion = std::ssize(text.tokens)};
-                  stream->write(last_event(stream->head, text.end, with_usage ? &usage : nullptr));
-                  stream->responder.end();
-                },
-            .failed =
-                [=](const std::exception& error) {
-                  const HttpAnswer answer = error_answer(error);
-                  if (!stream->begun) {
-                    stream->responder.answer(answer);
-                    return;
-                  }
-                  stream->write("data: " + answer.body + "\n\n");
-                  stream->responder.end();
-                }};
+  void answer_chat(const std::string& body, const HttpResponder& responder) {
+    text::GenerationOptions defaults = options_.defaults;
+    defaults.end_tokens = format().end_tokens();
+    ChatRequest chat = parse_chat_request(body, defaults, model_.shape().vocab);
+    const AskedPrompt prompt{.tokens = format().prompt(chat.messages)};
+    ask({.request = std::move(chat), .prompts = {prompt}, .format = &chat_format()}, "messages",
+        responder);
+  }
+
+  void answer_completion(const std::string& body, const HttpResponder& responder) {
+    CompletionRequest request =
+        parse_completion_request(body, options_.defaults, model_.shape().vocab);
+    std::vector<AskedPrompt> prompts;
+    for (RequestedPrompt& prompt : request.prompts) {
+      const bool as_text = prompt.tokens.empty();
+      AskedPrompt asked{.tokens = as_text ? text::prompt_tokens(model_, prompt.text)
+                                          : std::move(prompt.tokens)};
+      if (request.echo) {
+        asked.echo = as_text ? std::move(prompt.text) : text_of(asked.tokens);
+      }
+      prompts.push_back(std::move(asked));
+    }
+    ask({.request = std::move(request),
+         .prompts = std::move(prompts),
+         .format = &completion_format()},
+        "prompt", responder);
+  }
+
+  void answer_tokenize(const std::string& body, const HttpResponder& responder) {
+    const TokenizeRequest request = parse_tokenize_request(body);
+    const text::TextModel& model = model_;
+    const std::vector<std::int64_t> tokens = !request.text ? format().prompt(request.messages)
+                                             : request.add_special
+                                                 ? text::prompt_tokens(model, *request.text)
+                                                 : plain_tokens(*request.text);
+    responder.answer({.body = tokens_json(tokens, model.usual_length())});
+  }
+
+  void answer_detokenize(const std::string& body, const HttpResponder& responder) {
+    responder.answer(
+        {.body = prompt_json(text_of(parse_detokenize_request(body, model_.shape().vocab)))});
+  }
+
+  const tokenize::Tokenizer& tokenizer() const { return *model_.tokenizer().tokenizer; }
+
+  std::vector<std::int64_t> plain_tokens(const std::string& text) const {
+    const auto ids = tokenizer().encode(text, {.add_special = false});
+    return {ids.begin(), ids.end()};
+  }
+
+  /// Rows of the model without a token have no text.
+  std::string text_of(std::span<const std::int64_t> tokens) const {
+    std::vector<tokenize::TokenId> ids;
+    for (const std::int64_t token : tokens) {
+      const auto id = static_cast<tokenize::TokenId>(token);
+      if (tokenizer().token(id)) {
+        ids.push_back(id);
+      }
+    }
+    return tokenizer().decode(ids);
+  }
+
+  /// Error (input): a prompt leaves no room for an answer. `field`: the request's one with it.
+  void check_room(const char* field, const Asked& asked) const {
+    const std::int64_t room = model_.usual_length() - (asked.request.options.tokens > 0 ? 1 : 0);
+    for (const AskedPrompt& prompt : asked.prompts) {
+      if (std::ssize(prompt.tokens) > room) {
+        fail_input({.thing = field,
+                    .wrong = "it is longer than the model is meant for",
+                    .expected = fmt::format("at most {} tokens", room),
+                    .got = fmt::format("{}", prompt.tokens.size())});
+      }
+    }
+  }
+
+  /// The model's thread makes the texts, one job for each.
+  void ask(Asked asked, const char* field, const HttpResponder& responder) {
+    check_room(field, asked);
+    const text::GenerationOptions options = asked.request.options;
+    const char* const prefix = asked.format->id_prefix();
+    const auto writer = std::make_shared<AnswerWriter>(responder, head(prefix), tokenizer(),
+                                                       counts_, std::move(asked));
+    std::vector<std::shared_ptr<AnswerJob>> jobs;
+    for (std::size_t index = 0; index < writer->texts(); ++index) {
+      const std::vector<std::int64_t>& prompt = writer->prompt(index);
+      text::GenerationOptions own = options;
+      own.tokens = std::min(own.tokens, model_.usual_length() - std::ssize(prompt));
+      own.seed = text::seed_of(options.seed, index);
+      jobs.push_back(std::make_shared<AnswerJob>(
+          prompt, std::move(own), std::chrono::seconds(options_.seconds), writer->receiver(index)));
+    }
+    // The jobs have the responder: it must not have the jobs.
+    const std::vector<std::weak_ptr<AnswerJob>> weak(jobs.begin(), jobs.end());
+    writer->set_jobs(weak);
+    responder.on_leave([this, weak] {
+      for (const std::weak_ptr<AnswerJob>& one : weak) {
+        if (const auto there = one.lock()) {
+          jobs_.leave(there);
+        }
+      }
+    });
+    if (!jobs_.add(jobs)) {
+      writer->refuse(busy(), RequestEnd::busy);
+    }
   }
 
   const text::TextModel& model_;
   ServeOptions options_;
-  text::ChatFormat format_;
+  std::optional<text::ChatFormat> format_;  // none: the model has no template
   text::Decoding decoding_;
+  ServerCounts counts_;
   JobQueue jobs_;
   std::string name_;
   std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));
   std::atomic<std::int64_t> answers_ = 0;
+  const std::array<Endpoint, 4> endpoints_ = {{
+      {"/v1/chat/completions", &TextServer::answer_chat},
+      {"/v1/completions", &TextServer::answer_completion},
+      {"/tokenize", &TextServer::answer_tokenize},
+      {"/detokenize", &TextServer::answer_detokenize},
+  }};
   TaskThread readers_;  // the last one: its tasks use the others
 };
 
@@ -313,7 +353,7 @@ void serve(const text::TextModel& model, const ServeOptions& options,
   const LastMoment last(
       std::chrono::milliseconds(1200), [&] { return is_to_stop(model); },
       [&] { model.ranks().end_process(); });
-  ChatServer(model, options).run(started);
+  TextServer(model, options).run(started);
 }
 
 }  // namespace tessera::app

@@ -17,9 +17,9 @@ struct ServeOptions {
   HttpLimits limits = {};                 // of what clients send
 };
 
-/// Answers chat completions over HTTP until the process receives SIGINT or SIGTERM. `started`
-/// receives the port. Errors (input): the model has no chat template; an address of other machines
-/// without a token; those of HttpServer.
+/// Answers requests for texts over HTTP until the process receives SIGINT or SIGTERM. `started`
+/// receives the port. Errors (input): a chat template that is not supported; an address of other
+/// machines without a token; those of HttpServer.
 void serve(const text::TextModel& model, const ServeOptions& options,
            const std::function<void(int port)>& started);
 

@@ -1,8 +1,10 @@
 export module tessera.app.server;
 
-export import :http_message;  // requests and answers of HTTP, and the limits of what is read
-export import :http_server;   // connections, within limits and without a thread for each
-export import :access;        // who may use the model
-export import :chat_request;  // what clients ask for and get, as JSON
-export import :jobs;          // answers that clients wait for, one after the other
-export import :serve;         // chat completions over HTTP
+export import :http_message;   // requests and answers of HTTP, and the limits of what is read
+export import :http_server;    // connections, within limits and without a thread for each
+export import :access;         // who may use the model
+export import :text_request;   // what clients ask for, as JSON
+export import :answer_format;  // what they get
+export import :server_counts;  // what a server has done, for those who watch it
+export import :jobs;           // texts that clients wait for, one after the other
+export import :serve;          // texts over HTTP

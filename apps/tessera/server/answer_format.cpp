@@ -1,0 +1,249 @@
+module;
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <tessera/json.hpp>
+#include <utility>
+#include <vector>
+module tessera.app.server;
+
+import tessera.base;
+import tessera.text;
+import tessera.tokenize;
+
+namespace tessera::app {
+namespace {
+
+using Ordered = nlohmann::ordered_json;
+
+/// Null: the text goes on.
+Ordered reason_of(const AnswerText& text) {
+  if (!text.end) {
+    return nullptr;
+  }
+  return *text.end == text::TextEnd::token || *text.end == text::TextEnd::stop ? "stop" : "length";
+}
+
+Ordered usage_of(const TokenUsage& usage) {
+  return {{"prompt_tokens", usage.prompt},
+          {"completion_tokens", usage.completion},
+          {"total_tokens", usage.prompt + usage.completion}};
+}
+
+Ordered headed(const AnswerHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+}
+
+Ordered model_of(const AnswerHead& head) {
+  return {
+      {"id", head.model}, {"object", "model"}, {"created", head.created}, {"owned_by", "tessera"}};
+}
+
+std::string event_of(const Ordered& json) { return "data: " + json_text(json) + "\n\n"; }
+
+Ordered number_of(const NamedToken& token) {
+  return token.log_probability ? Ordered(*token.log_probability) : Ordered(nullptr);
+}
+
+/// The number of characters of a text in UTF-8.
+std::int64_t characters(const std::string& text) {
+  std::int64_t count = 0;
+  for (const char byte : text) {
+    count += (static_cast<unsigned char>(byte) & 0xC0U) != 0x80 ? 1 : 0;
+  }
+  return count;
+}
+
+class ChatAnswers : public AnswerFormat {
+ public:
+  const char* id_prefix() const override { return "chatcmpl"; }
+
+  std::string whole(const AnswerHead& head, std::span<const AnswerText> texts,
+                    const TokenUsage& usage) const override {
+    Ordered json = headed(head, "chat.completion");
+    json["choices"] = Ordered::array();
+    for (const AnswerText& text : texts) {
+      json["choices"].push_back(
+          choice(text, "message", {{"role", "assistant"}, {"content", text.text}}));
+    }
+    json["usage"] = usage_of(usage);
+    return json_text(json);
+  }
+
+  std::string first(const AnswerHead& head, std::size_t index) const override {
+    return event(head, {.index = index}, {{"role", "assistant"}, {"content", ""}});
+  }
+
+  std::string part(const AnswerHead& head, const AnswerText& text) const override {
+    const bool has_part = !text.text.empty() || text.tokens;
+    return event(head, text, has_part ? Ordered{{"content", text.text}} : Ordered::object());
+  }
+
+  std::string usage(const AnswerHead& head, const TokenUsage& usage) const override {
+    Ordered json = headed(head, "chat.completion.chunk");
+    json["choices"] = Ordered::array();
+    json["usage"] = usage_of(usage);
+    return event_of(json);
+  }
+
+ private:
+  static Ordered named(const NamedToken& token) {
+    Ordered bytes = Ordered::array();
+    for (const char byte : token.text) {
+      bytes.push_back(static_cast<unsigned char>(byte));
+    }
+    return {{"token", token.text}, {"logprob", number_of(token)}, {"bytes", std::move(bytes)}};
+  }
+
+  static Ordered choice(const AnswerText& text, const char* member, const Ordered& content) {
+    Ordered json = {{"index", text.index}, {member, content}};
+    if (text.tokens) {
+      Ordered list = Ordered::array();
+      for (const AnswerToken& token : *text.tokens) {
+        Ordered one = named(token.own);
+        one["top_logprobs"] = Ordered::array();
+        for (const NamedToken& other : token.likeliest) {
+          one["top_logprobs"].push_back(named(other));
+        }
+        list.push_back(std::move(one));
+      }
+      json["logprobs"] = {{"content", std::move(list)}, {"refusal", nullptr}};
+    }
+    json["finish_reason"] = reason_of(text);
+    return json;
+  }
+
+  static std::string event(const AnswerHead& head, const AnswerText& text, const Ordered& delta) {
+    Ordered json = headed(head, "chat.completion.chunk");
+    json["choices"] = Ordered::array({choice(text, "delta", delta)});
+    return event_of(json);
+  }
+};
+
+class CompletionAnswers : public AnswerFormat {
+ public:
+  const char* id_prefix() const override { return "cmpl"; }
+
+  std::string whole(const AnswerHead& head, std::span<const AnswerText> texts,
+                    const TokenUsage& usage) const override {
+    Ordered json = headed(head, "text_completion");
+    json["choices"] = Ordered::array();
+    for (const AnswerText& text : texts) {
+      json["choices"].push_back(choice(text));
+    }
+    json["usage"] = usage_of(usage);
+    return json_text(json);
+  }
+
+  std::string first(const AnswerHead&, std::size_t) const override { return {}; }
+
+  std::string part(const AnswerHead& head, const AnswerText& text) const override {
+    Ordered json = headed(head, "text_completion");
+    json["choices"] = Ordered::array({choice(text)});
+    return event_of(json);
+  }
+
+  std::string usage(const AnswerHead& head, const TokenUsage& usage) const override {
+    Ordered json = headed(head, "text_completion");
+    json["choices"] = Ordered::array();
+    json["usage"] = usage_of(usage);
+    return event_of(json);
+  }
+
+ private:
+  static Ordered likelihoods(const std::vector<AnswerToken>& tokens) {
+    Ordered json = {{"tokens", Ordered::array()},
+                    {"token_logprobs", Ordered::array()},
+                    {"top_logprobs", Ordered::array()},
+                    {"text_offset", Ordered::array()}};
+    for (const AnswerToken& token : tokens) {
+      json["tokens"].push_back(token.own.text);
+      json["token_logprobs"].push_back(number_of(token.own));
+      // A text of several tokens has the number of the likeliest one of them.
+      Ordered likeliest = token.own.log_probability ? Ordered::object() : Ordered(nullptr);
+      for (const NamedToken& other : token.likeliest) {
+        if (!likeliest.contains(other.text)) {
+          likeliest[other.text] = number_of(other);
+        }
+      }
+      json["top_logprobs"].push_back(std::move(likeliest));
+      json["text_offset"].push_back(token.offset);
+    }
+    return json;
+  }
+
+  static Ordered choice(const AnswerText& text) {
+    return {{"text", text.text},
+            {"index", text.index},
+            {"logprobs", text.tokens ? likelihoods(*text.tokens) : Ordered(nullptr)},
+            {"finish_reason", reason_of(text)}};
+  }
+};
+
+}  // namespace
+
+std::string TokenNames::name(std::int64_t token) const {
+  const auto id = static_cast<tokenize::TokenId>(token);
+  if (!tokenizer_->token(id)) {
+    return {};  // a row of the model without a token
+  }
+  tokenize::StreamDecoder decoder(*tokenizer_);
+  if (before_ && tokenizer_->token(static_cast<tokenize::TokenId>(*before_))) {
+    decoder.start_after({static_cast<tokenize::TokenId>(*before_)});
+  }
+  std::string text = decoder.add(id);
+  return text + decoder.finish();
+}
+
+AnswerToken TokenNames::add(std::int64_t token) {
+  AnswerToken named{.own = {.text = name(token), .log_probability = std::nullopt},
+                    .likeliest = {},
+                    .offset = offset_};
+  offset_ += characters(named.own.text);
+  before_ = token;
+  return named;
+}
+
+AnswerToken TokenNames::add(const text::TokenLikelihoods& token) {
+  std::vector<NamedToken> likeliest;
+  for (const text::TokenLikelihood& other : token.likeliest) {
+    likeliest.push_back({.text = name(other.token), .log_probability = other.log_probability});
+  }
+  AnswerToken named = add(token.own.token);
+  named.own.log_probability = token.own.log_probability;
+  named.likeliest = std::move(likeliest);
+  return named;
+}
+
+AnswerFormat::~AnswerFormat() = default;
+
+const AnswerFormat& chat_format() {
+  static const ChatAnswers format;
+  return format;
+}
+
+const AnswerFormat& completion_format() {
+  static const CompletionAnswers format;
+  return format;
+}
+
+std::string error_json(const std::string& message, const char* type) {
+  return json_text(Ordered{{"error", {{"message", message}, {"type", type}, {"code", nullptr}}}});
+}
+
+std::string model_json(const AnswerHead& head) { return json_text(model_of(head)); }
+
+std::string models_json(const AnswerHead& head) {
+  return json_text(Ordered{{"object", "list"}, {"data", Ordered::array({model_of(head)})}});
+}
+
+std::string tokens_json(std::span<const std::int64_t> tokens, std::int64_t longest) {
+  return json_text(Ordered{{"count", tokens.size()},
+                           {"max_model_len", longest},
+                           {"tokens", std::vector<std::int64_t>(tokens.begin(), tokens.end())}});
+}
+
+std::string prompt_json(const std::string& text) { return json_text(Ordered{{"prompt", text}}); }
+
+}  // namespace tessera::app

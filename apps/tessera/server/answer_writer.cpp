@@ -1,0 +1,207 @@
+module;
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.app.server;
+
+import :answer_writer;
+import tessera.base;
+import tessera.text;
+import tessera.tokenize;
+
+namespace tessera::app {
+
+HttpAnswer error_answer(int status, const std::string& message) {
+  const char* const type = status == 401   ? "authentication_error"
+                           : status == 403 ? "permission_error"
+                           : status < 500  ? "invalid_request_error"
+                                           : "server_error";
+  HttpAnswer answer{.status = status, .body = error_json(message, type)};
+  if (status == 401) {
+    answer.headers.push_back({"WWW-Authenticate", "Bearer"});
+  }
+  if (status == 503) {
+    answer.headers.push_back({"Retry-After", "1"});
+  }
+  return answer;
+}
+
+HttpAnswer error_answer(const std::exception& error) {
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  const ErrorKind kind = known == nullptr ? ErrorKind::run : known->kind();
+  return error_answer(kind == ErrorKind::input         ? 400
+                      : kind == ErrorKind::interrupted ? 503
+                                                       : 500,
+                      error.what());
+}
+
+AnswerWriter::AnswerWriter(HttpResponder responder, AnswerHead head,
+                           const tokenize::Tokenizer& tokenizer, ServerCounts& counts, Asked asked)
+    : responder_(std::move(responder)),
+      head_(std::move(head)),
+      tokenizer_(tokenizer),
+      counts_(counts),
+      asked_(std::move(asked)),
+      left_(asked_.prompts.size() * static_cast<std::size_t>(asked_.request.count)) {
+  for (std::size_t index = 0; index < left_; ++index) {
+    Text text{.names = TokenNames(tokenizer_, prompt(index).back())};
+    text.whole.index = index;
+    texts_.push_back(std::move(text));
+  }
+  for (const AskedPrompt& prompt : asked_.prompts) {
+    usage_.prompt += std::ssize(prompt.tokens);
+  }
+  counts_.begin();
+  counts_.add_prompt(usage_.prompt);
+}
+
+AnswerWriter::~AnswerWriter() { counted(RequestEnd::left); }
+
+double AnswerWriter::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+void AnswerWriter::counted(RequestEnd how) {
+  if (!over_.exchange(true)) {
+    counts_.end(how, seconds());
+  }
+}
+
+const AskedPrompt& AnswerWriter::asked_for(std::size_t index) const {
+  return asked_.prompts.at(index / static_cast<std::size_t>(asked_.request.count));
+}
+
+AnswerReceiver AnswerWriter::receiver(std::size_t index) {
+  // The job keeps the writer, which keeps the job by a weak pointer.
+  return {.part = [writer = shared_from_this(),
+                   index](const text::TextPart& part) { writer->add_part(index, part); },
+          .end = [writer = shared_from_this(),
+                  index](const text::GeneratedText& text) { writer->end_text(index, text); },
+          .failed =
+              [writer = shared_from_this()](const std::exception& error) {
+                writer->refuse(error_answer(error), RequestEnd::failed);
+              }};
+}
+
+std::optional<std::vector<AnswerToken>> AnswerWriter::named(
+    Text& text, std::span<const text::TokenLikelihoods> tokens) {
+  if (!asked_.request.options.likeliest) {
+    return std::nullopt;
+  }
+  std::vector<AnswerToken> names;
+  for (const text::TokenLikelihoods& token : tokens) {
+    names.push_back(text.names.add(token));
+  }
+  return names;
+}
+
+std::string AnswerWriter::beginning(std::size_t index) {
+  if (std::exchange(texts_[index].begun, true)) {
+    return {};
+  }
+  std::string events = asked_.format->first(head_, index);
+  if (asked_for(index).echo) {
+    events += asked_.format->part(head_, {.index = index, .text = *asked_for(index).echo});
+  }
+  return events;
+}
+
+void AnswerWriter::write(const std::string& event) {
+  if (!std::exchange(begun_, true)) {
+    responder_.begin(
+        {.type = "text/event-stream", .body = event, .headers = {{"Cache-Control", "no-cache"}}},
+        ": \n\n");  // a comment
+  } else {
+    responder_.write(event);
+  }
+}
+
+void AnswerWriter::add_part(std::size_t index, const text::TextPart& part) {
+  if (over_) {
+    return;
+  }
+  if (!std::exchange(has_token_, true)) {
+    counts_.first_token(seconds());
+  }
+  const bool shown = !part.text.empty() || !part.likelihoods.empty();
+  if (asked_.request.stream && shown) {
+    AnswerText text{.index = index, .text = part.text};
+    text.tokens = named(texts_[index], part.likelihoods);
+    write(beginning(index) + asked_.format->part(head_, text));
+  }
+}
+
+void AnswerWriter::end_text(std::size_t index, const text::GeneratedText& text) {
+  if (over_) {
+    return;
+  }
+  usage_.completion += std::ssize(text.tokens);
+  AnswerText& whole = texts_[index].whole;
+  whole.end = text.end;
+  if (asked_.request.stream) {
+    write(beginning(index) + asked_.format->part(head_, whole));
+  } else {
+    const AskedPrompt& asked = asked_for(index);
+    whole.text = asked.echo.value_or("") + text.text;
+    if (asked.echo && asked_.request.options.likeliest) {
+      TokenNames names(tokenizer_);
+      whole.tokens.emplace().push_back(names.add(asked.tokens.front()));
+      texts_[index].names = std::move(names);
+      auto of_prompt = named(texts_[index], text.prompt_likelihoods);
+      whole.tokens->insert(whole.tokens->end(), of_prompt->begin(), of_prompt->end());
+    }
+    if (auto generated = named(texts_[index], text.likelihoods)) {
+      if (!whole.tokens) {
+        whole.tokens.emplace();
+      }
+      whole.tokens->insert(whole.tokens->end(), generated->begin(), generated->end());
+    }
+  }
+  if (--left_ == 0) {
+    finish();
+  }
+}
+
+void AnswerWriter::finish() {
+  counts_.add_generated(usage_.completion);
+  counted(RequestEnd::answered);
+  if (asked_.request.stream) {
+    write((asked_.request.stream_usage ? asked_.format->usage(head_, usage_) : "") + stream_end);
+    responder_.end();
+    return;
+  }
+  std::vector<AnswerText> all;
+  for (Text& text : texts_) {
+    all.push_back(std::move(text.whole));
+  }
+  responder_.answer({.body = asked_.format->whole(head_, all, usage_)});
+}
+
+void AnswerWriter::refuse(const HttpAnswer& answer, RequestEnd how) {
+  if (over_.load()) {
+    return;
+  }
+  counted(how);
+  for (const std::weak_ptr<AnswerJob>& weak : jobs_) {
+    if (const auto job = weak.lock()) {
+      job->cancel();
+    }
+  }
+  if (!begun_) {
+    responder_.answer(answer);
+    return;
+  }
+  write("data: " + answer.body + "\n\n");
+  responder_.end();
+}
+
+}  // namespace tessera::app
