@@ -15,5 +15,6 @@ export import :config_use;    // what of a config.json is understood
 export import :updates;       // a model's low-rank updates, and its weights with them
 export import :peft;          // folders in PEFT's format
 export import :peft_config;   // adapter_config.json
-export import :nf4;           // weights of 4 bits
-export import :mxfp4;         // experts of 4 bits
+export import :adapter_weights;  // a model's folder as it is with an adapter in it
+export import :nf4;              // weights of 4 bits
+export import :mxfp4;            // experts of 4 bits

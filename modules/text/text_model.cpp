@@ -96,17 +96,23 @@ StoredModel stored_in_checkpoint(const ModelFiles& model_files, hub::BaseUse use
   return stored;
 }
 
-StoredModel stored_in_folder(const std::string& path, const std::string& tokenizer) {
+StoredModel stored_in_folder(const ModelFiles& model_files) {
   struct Files {
-    Files(const std::string& path, const hub::ModelShape& shape)
-        : tensors(hub::open_hub_tensors(path)),
-          weights(*tensors.source, hub::family_of(shape), hub::sizes_of(shape)) {}
+    Files(const ModelFiles& files, const hub::HubNames& names)
+        : tensors(hub::open_hub_tensors(files.path)),
+          adapted(files.adapter.empty() ? nullptr
+                                        : std::make_unique<hub::AdapterWeights>(
+                                              *tensors.source, names, files.adapter)),
+          weights(adapted != nullptr ? *adapted : *tensors.source, names) {}
     OpenedTensors tensors;
+    std::unique_ptr<hub::AdapterWeights> adapted;  // null: there is no adapter
     hub::HubWeights weights;
   };
+  const std::string& path = model_files.path;
   StoredModel stored{.shape = hub::read_model_folder(path)};
-  stored.tokenizer = hub::model_tokenizer(path, stored.shape.vocab, tokenizer);
-  const auto files = std::make_shared<const Files>(path, stored.shape);
+  stored.tokenizer = hub::model_tokenizer(path, stored.shape.vocab, model_files.tokenizer);
+  const auto files = std::make_shared<const Files>(
+      model_files, hub::names_of(hub::family_of(stored.shape), hub::sizes_of(stored.shape)));
   hub::check_stored_sizes(stored.shape, files->weights, "", path);
   stored.has = [files](const std::string& name) { return files->weights.contains(name); };
   stored.load = [files](nn::LanguageModel& model) {
@@ -130,8 +136,12 @@ StoredModel stored_at(const ModelFiles& files, hub::BaseUse use) {
                 .wrong = "it has all its weights, and no base",
                 .advice = "leave out --base"});
   }
-  StoredModel stored =
-      folder ? stored_in_folder(path, files.tokenizer) : stored_in_checkpoint(files, use);
+  if (!folder && !files.adapter.empty()) {
+    fail_input({.thing = path,
+                .wrong = "a checkpoint takes no adapter",
+                .advice = "name a model folder; 'tessera checkpoint export' makes one"});
+  }
+  StoredModel stored = folder ? stored_in_folder(files) : stored_in_checkpoint(files, use);
   stored.tokenizer.opened = tokenize::limited(stored.tokenizer.opened, stored.shape.vocab, path);
   return stored;
 }

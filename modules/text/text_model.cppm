@@ -17,12 +17,17 @@ export namespace tessera::text {
 /// The files of a trained model.
 struct ModelFiles {
   // Most models are no more than a path. NOLINTNEXTLINE(google-explicit-constructor)
-  inline ModelFiles(std::string path, std::string tokenizer = {}, std::string base = {})
-      : path(std::move(path)), tokenizer(std::move(tokenizer)), base(std::move(base)) {}
+  inline ModelFiles(std::string path, std::string tokenizer = {}, std::string base = {},
+                    std::string adapter = {})
+      : path(std::move(path)),
+        tokenizer(std::move(tokenizer)),
+        base(std::move(base)),
+        adapter(std::move(adapter)) {}
 
   std::string path;       // a checkpoint, a folder in Hugging Face's format or a GGUF file
   std::string tokenizer;  // a folder or file with it; empty: the one that the model has
   std::string base;       // see WholeCheckpoint; empty: where the checkpoint says that it is
+  std::string adapter;    // a folder of PEFT that is merged with a folder's weights; empty: none
 };
 
 /// The model of a checkpoint of 'tessera train', of a folder in Hugging Face's format or of a GGUF

@@ -72,6 +72,7 @@ struct ModelArguments {
   std::string model;      // a checkpoint, or a folder in Hugging Face's format
   std::string tokenizer;  // a folder or file; empty: the model's own
   std::string base;       // of a checkpoint that names one; empty: where it says that it is
+  std::string adapter;    // a folder of PEFT that is merged with the model's weights; empty: none
   int ranks = 0;          // 0: as many as `context`
   int context = 1;        // ranks that each have a part of a text
   int split = 0;          // ranks that each have a part of every layer; 0: ranks / context

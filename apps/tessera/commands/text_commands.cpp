@@ -63,6 +63,9 @@ void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
                      "A folder or file with the tokenizer; default: the model's own");
   command.add_option("--base", arguments.base,
                      "Where the base of a checkpoint that names one is now, if it has moved");
+  command.add_option("--adapter", arguments.adapter,
+                     "A folder of PEFT whose low-rank updates are merged with the model folder's "
+                     "weights");
   command
       .add_option(
           "--ranks", arguments.ranks,
@@ -344,7 +347,7 @@ int use_model(const ModelArguments& arguments,
                                       : "choose a divisor of --ranks"});
   }
   return text::with_text_model(
-      {arguments.model, arguments.tokenizer, arguments.base},
+      {arguments.model, arguments.tokenizer, arguments.base, arguments.adapter},
       {.copies = ranks / context / split, .context = context, .split = split},
       [&](const text::TextModel& model) {
         const int code = act(model);

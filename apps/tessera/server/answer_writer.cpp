@@ -45,7 +45,8 @@ HttpAnswer error_answer(const std::exception& error) {
 }
 
 AnswerWriter::AnswerWriter(HttpResponder responder, AnswerHead head,
-                           const tokenize::Tokenizer& tokenizer, ServerCounts& counts, Asked asked)
+                           const tokenize::Tokenizer& tokenizer, ServerCounts& counts,
+                           AnswerRequest asked)
     : responder_(std::move(responder)),
       head_(std::move(head)),
       tokenizer_(tokenizer),
@@ -57,7 +58,7 @@ AnswerWriter::AnswerWriter(HttpResponder responder, AnswerHead head,
     text.whole.index = index;
     texts_.push_back(std::move(text));
   }
-  for (const AskedPrompt& prompt : asked_.prompts) {
+  for (const AnswerPrompt& prompt : asked_.prompts) {
     usage_.prompt += std::ssize(prompt.tokens);
   }
   counts_.begin();
@@ -76,7 +77,7 @@ void AnswerWriter::counted(RequestEnd how) {
   }
 }
 
-const AskedPrompt& AnswerWriter::asked_for(std::size_t index) const {
+const AnswerPrompt& AnswerWriter::asked_for(std::size_t index) const {
   return asked_.prompts.at(index / static_cast<std::size_t>(asked_.request.count));
 }
 
@@ -150,7 +151,7 @@ void AnswerWriter::end_text(std::size_t index, const text::GeneratedText& text) 
   if (asked_.request.stream) {
     write(beginning(index) + asked_.format->part(head_, whole));
   } else {
-    const AskedPrompt& asked = asked_for(index);
+    const AnswerPrompt& asked = asked_for(index);
     whole.text = asked.echo.value_or("") + text.text;
     if (asked.echo && asked_.request.options.likeliest) {
       TokenNames names(tokenizer_);

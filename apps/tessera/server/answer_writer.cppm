@@ -17,15 +17,15 @@ HttpAnswer error_answer(int status, const std::string& message);
 HttpAnswer error_answer(const std::exception& error);
 
 /// What a text of an answer begins with.
-struct AskedPrompt {
+struct AnswerPrompt {
   std::vector<std::int64_t> tokens;
   std::optional<std::string> echo = std::nullopt;  // the prompt, where the text begins with it
 };
 
 /// What a request asks for, ready for the model.
-struct Asked {
+struct AnswerRequest {
   TextRequest request;
-  std::vector<AskedPrompt> prompts;  // each has request.count texts
+  std::vector<AnswerPrompt> prompts;  // each has request.count texts
   const AnswerFormat* format = nullptr;
 };
 
@@ -34,7 +34,7 @@ class AnswerWriter : public std::enable_shared_from_this<AnswerWriter> {
  public:
   /// The tokenizer and the counts must outlive it.
   AnswerWriter(HttpResponder responder, AnswerHead head, const tokenize::Tokenizer& tokenizer,
-               ServerCounts& counts, Asked asked);
+               ServerCounts& counts, AnswerRequest asked);
   ~AnswerWriter();
   AnswerWriter(const AnswerWriter&) = delete;
   AnswerWriter& operator=(const AnswerWriter&) = delete;
@@ -57,7 +57,7 @@ class AnswerWriter : public std::enable_shared_from_this<AnswerWriter> {
     bool begun = false;
   };
 
-  const AskedPrompt& asked_for(std::size_t index) const;
+  const AnswerPrompt& asked_for(std::size_t index) const;
   std::optional<std::vector<AnswerToken>> named(Text& text,
                                                 std::span<const text::TokenLikelihoods> tokens);
   void add_part(std::size_t index, const text::TextPart& part);
@@ -73,7 +73,7 @@ class AnswerWriter : public std::enable_shared_from_this<AnswerWriter> {
   AnswerHead head_;
   const tokenize::Tokenizer& tokenizer_;
   ServerCounts& counts_;
-  Asked asked_;
+  AnswerRequest asked_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::vector<Text> texts_;
   std::vector<std::weak_ptr<AnswerJob>> jobs_;

@@ -219,7 +219,7 @@ class TextServer : public HttpService {
     text::GenerationOptions defaults = options_.defaults;
     defaults.end_tokens = format().end_tokens();
     ChatRequest chat = parse_chat_request(body, defaults, model_.shape().vocab);
-    const AskedPrompt prompt{.tokens = format().prompt(chat.messages)};
+    const AnswerPrompt prompt{.tokens = format().prompt(chat.messages)};
     ask({.request = std::move(chat), .prompts = {prompt}, .format = &chat_format()}, "messages",
         responder);
   }
@@ -227,11 +227,11 @@ class TextServer : public HttpService {
   void answer_completion(const std::string& body, const HttpResponder& responder) {
     CompletionRequest request =
         parse_completion_request(body, options_.defaults, model_.shape().vocab);
-    std::vector<AskedPrompt> prompts;
-    for (RequestedPrompt& prompt : request.prompts) {
+    std::vector<AnswerPrompt> prompts;
+    for (RequestPrompt& prompt : request.prompts) {
       const bool as_text = prompt.tokens.empty();
-      AskedPrompt asked{.tokens = as_text ? text::prompt_tokens(model_, prompt.text)
-                                          : std::move(prompt.tokens)};
+      AnswerPrompt asked{.tokens = as_text ? text::prompt_tokens(model_, prompt.text)
+                                           : std::move(prompt.tokens)};
       if (request.echo) {
         asked.echo = as_text ? std::move(prompt.text) : text_of(asked.tokens);
       }
@@ -278,9 +278,9 @@ class TextServer : public HttpService {
   }
 
   /// Error (input): a prompt leaves no room for an answer. `field`: the request's one with it.
-  void check_room(const char* field, const Asked& asked) const {
+  void check_room(const char* field, const AnswerRequest& asked) const {
     const std::int64_t room = model_.usual_length() - (asked.request.options.tokens > 0 ? 1 : 0);
-    for (const AskedPrompt& prompt : asked.prompts) {
+    for (const AnswerPrompt& prompt : asked.prompts) {
       if (std::ssize(prompt.tokens) > room) {
         fail_input({.thing = field,
                     .wrong = "it is longer than the model is meant for",
@@ -291,7 +291,7 @@ class TextServer : public HttpService {
   }
 
   /// The model's thread makes the texts, one job for each.
-  void ask(Asked asked, const char* field, const HttpResponder& responder) {
+  void ask(AnswerRequest asked, const char* field, const HttpResponder& responder) {
     check_room(field, asked);
     const text::GenerationOptions options = asked.request.options;
     const char* const prefix = asked.format->id_prefix();

@@ -180,7 +180,7 @@ std::vector<text::ChatMessage> messages_of(RequestFields& fields) {
 }
 
 /// A text, its tokens, or a list of either.
-std::vector<RequestedPrompt> prompts_of(RequestFields& fields, std::int64_t vocab) {
+std::vector<RequestPrompt> prompts_of(RequestFields& fields, std::int64_t vocab) {
   const Json* value = fields.find("prompt");
   const auto is_id = [&](const Json& one) { return is_count(one, 0, vocab - 1); };
   const auto is_ids = [&](const Json& one) {
@@ -189,19 +189,19 @@ std::vector<RequestedPrompt> prompts_of(RequestFields& fields, std::int64_t voca
   };
   const auto prompt_in = [&](const Json& one) {
     if (one.is_string() && !one.get_ref<const std::string&>().empty()) {
-      return RequestedPrompt{.text = one.get<std::string>(), .tokens = {}};
+      return RequestPrompt{.text = one.get<std::string>(), .tokens = {}};
     }
     if (!is_ids(one)) {
       fields.refuse("prompt", fmt::format("a text that is not empty, ids from 0 to {}, or a list "
                                           "of at most {} of either",
                                           vocab - 1, most_texts));
     }
-    return RequestedPrompt{.text = {}, .tokens = one.get<std::vector<std::int64_t>>()};
+    return RequestPrompt{.text = {}, .tokens = one.get<std::vector<std::int64_t>>()};
   };
   const bool several = value != nullptr && value->is_array() && !value->empty() &&
                        !value->front().is_number() &&
                        value->size() <= static_cast<std::size_t>(most_texts);
-  std::vector<RequestedPrompt> prompts;
+  std::vector<RequestPrompt> prompts;
   for (const Json& one : several ? *value : Json::array({value == nullptr ? Json() : *value})) {
     prompts.push_back(prompt_in(one));
   }

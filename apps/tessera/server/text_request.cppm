@@ -21,14 +21,14 @@ struct ChatRequest : TextRequest {
 };
 
 /// What a text begins with: a text, or its tokens.
-struct RequestedPrompt {
+struct RequestPrompt {
   std::string text;
   std::vector<std::int64_t> tokens;  // not empty: they are given, and the text is not
 };
 
 /// Texts that continue others.
 struct CompletionRequest : TextRequest {
-  std::vector<RequestedPrompt> prompts;
+  std::vector<RequestPrompt> prompts;
   bool echo = false;  // a text begins with its prompt
 };
 

@@ -15,6 +15,7 @@ module;
 #include <vector>
 module tessera.hub;
 
+import :peft_files;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
@@ -26,58 +27,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view peft_root = "base_model.model.";
-constexpr const char* weights_file = "adapter_model.safetensors";
-
-/// Our name of a parameter of an update, and what PEFT has in its place.
-struct ParameterName {
-  const char* own;
-  const char* peft;
-};
-std::vector<ParameterName> parts_of(const nn::LowRankUpdate& update) {
-  std::vector<ParameterName> parts = {{"lora_A", "lora_A.weight"}, {"lora_B", "lora_B.weight"}};
-  if (update.dora) {
-    parts.push_back({"magnitude", "lora_magnitude_vector"});
-  }
-  return parts;
-}
-
-std::string peft_name(const std::string& module, const ParameterName& part) {
-  return fmt::format("{}{}.{}", peft_root, module, part.peft);
-}
-
-/// Differences, each with the modules that it is true of.
-class Differences {
- public:
-  void add(const std::string& text, const std::string& module) { all_[text].push_back(module); }
-  void add(const std::string& text) { all_[text]; }
-
-  void throw_if_any(const std::string& folder) const {
-    if (all_.empty()) {
-      return;
-    }
-    std::string lines;
-    for (const auto& [text, modules] : all_) {
-      lines += "\n  " + text;
-      if (!modules.empty()) {
-        constexpr std::size_t most = 3;
-        const std::size_t shown = std::min(most, modules.size());
-        lines += fmt::format(": {}", fmt::join(modules.begin(), modules.begin() + shown, ", "));
-        lines += modules.size() > most ? fmt::format(" and {} more", modules.size() - most) : "";
-      }
-    }
-    fail_input(
-        fmt::format("{}: the adapter does not fit the config; change the options of the "
-                    "style, or name another folder:{}",
-                    folder, lines));
-  }
-
- private:
-  std::map<std::string, std::vector<std::string>> all_;
-};
+constexpr const char* config_advice =
+    "the config; change the options of the style, or name another folder";
 
 void compare(const nn::LowRankUpdate& stored, const nn::LowRankUpdate& own,
-             const std::string& module, Differences& differences) {
+             const std::string& module, PeftDifferences& differences) {
   const auto differ = [&](const char* what, const auto& in_folder, const auto& in_config) {
     if (in_folder != in_config) {
       differences.add(
@@ -91,30 +45,6 @@ void compare(const nn::LowRankUpdate& stored, const nn::LowRankUpdate& own,
   differ("rslora", stored.rank_stabilized, own.rank_stabilized);
 }
 
-/// Error (input): PEFT would read weights of another file.
-void check_weights_file(const fs::path& folder) {
-  std::error_code ignored;
-  if (!fs::exists(folder / weights_file, ignored) &&
-      fs::exists(folder / "adapter_model.bin", ignored)) {
-    fail_input({.thing = (folder / "adapter_model.bin").string(),
-                .wrong = "pickled weights are not read",
-                .expected = weights_file,
-                .advice = "load the adapter with PEFT and save it again: "
-                          "model.save_pretrained(FOLDER) writes safetensors"});
-  }
-}
-
-/// The model's own weight that PEFT has under this name of its module tree, where it saves weights
-/// beside the updates (save_embedding_layers).
-std::string weight_name(const std::string& tensor) {
-  constexpr std::string_view wrapped = ".base_layer.";  // what a layer with an update has inside
-  std::string name = tensor.substr(peft_root.size());
-  if (const std::size_t at = name.rfind(wrapped); at != std::string::npos) {
-    name.replace(at, wrapped.size(), ".");
-  }
-  return name;
-}
-
 /// The names of the whole model's weights, those of absent modules too, with the first name of
 /// each: tied ones have several. Parameters of updates and of packed weights are none of them.
 std::map<std::string, std::string> weight_names(nn::Module& model) {
@@ -124,8 +54,8 @@ std::map<std::string, std::string> weight_names(nn::Module& model) {
     for (const auto& [key, parameter] : module->parameters()) {
       const bool of_update =
           updated &&
-          std::ranges::any_of(parts_of({.dora = true}),
-                              [&own = key](const ParameterName& part) { return own == part.own; });
+          std::ranges::any_of(peft_parameters({.dora = true}),
+                              [&own = key](const PeftParameter& part) { return own == part.own; });
       if (of_update || parameter->initialization.kind == nn::Initialization::Kind::packed) {
         continue;
       }
@@ -149,21 +79,16 @@ struct AdapterContent {
 
 /// Content of the file. Names that are not part of an update and no weight of the model are
 /// differences.
-AdapterContent find(const SafetensorsFile& file, nn::Module& model, Differences& differences) {
+AdapterContent find(const SafetensorsFile& file, nn::Module& model, PeftDifferences& differences) {
   AdapterContent found;
   const std::map<std::string, std::string> first_names = weight_names(model);
-  const std::vector<ParameterName> parts = parts_of({.dora = true});
   for (const auto& [name, info] : file.tensors()) {
-    const auto part = std::ranges::find_if(parts, [&tensor = name](const ParameterName& one) {
-      return tensor.ends_with(std::string(".") + one.peft);
-    });
-    const bool below_root = name.starts_with(peft_root);
-    if (below_root && part != parts.end()) {
-      const std::size_t end = name.size() - std::string_view(part->peft).size() - 1;
-      found.modules.insert(name.substr(peft_root.size(), end - peft_root.size()));
+    const PeftTensor tensor = peft_tensor(name);
+    if (!tensor.module.empty()) {
+      found.modules.insert(tensor.module);
       continue;
     }
-    const auto weight = below_root ? first_names.find(weight_name(name)) : first_names.end();
+    const auto weight = first_names.find(tensor.weight);
     if (weight == first_names.end()) {
       differences.add("tensors of the folder that no update has", name);
     } else {
@@ -178,6 +103,66 @@ StateDict state_of(nn::Module& model) {
 }
 
 }  // namespace
+
+std::vector<PeftParameter> peft_parameters(const nn::LowRankUpdate& update) {
+  std::vector<PeftParameter> parts = {{"lora_A", "lora_A.weight"}, {"lora_B", "lora_B.weight"}};
+  if (update.dora) {
+    parts.push_back({"magnitude", "lora_magnitude_vector"});
+  }
+  return parts;
+}
+
+std::string peft_name(const std::string& module, const PeftParameter& part) {
+  return fmt::format("{}{}.{}", peft_root, module, part.peft);
+}
+
+PeftTensor peft_tensor(const std::string& name) {
+  constexpr std::string_view wrapped = ".base_layer.";  // what a layer with an update has inside
+  if (!name.starts_with(peft_root)) {
+    return {};
+  }
+  std::string below = name.substr(peft_root.size());
+  for (const PeftParameter& part : peft_parameters({.dora = true})) {
+    const std::string end = std::string(".") + part.peft;
+    if (below.ends_with(end)) {
+      return {.module = below.substr(0, below.size() - end.size()), .weight = {}};
+    }
+  }
+  if (const std::size_t at = below.rfind(wrapped); at != std::string::npos) {
+    below.replace(at, wrapped.size(), ".");
+  }
+  return {.module = {}, .weight = below};
+}
+
+void check_peft_weights_file(const std::string& folder) {
+  const fs::path path = folder;
+  std::error_code ignored;
+  if (!fs::exists(path / peft_weights_file, ignored) &&
+      fs::exists(path / "adapter_model.bin", ignored)) {
+    fail_input({.thing = (path / "adapter_model.bin").string(),
+                .wrong = "pickled weights are not read",
+                .expected = peft_weights_file,
+                .advice = "load the adapter with PEFT and save it again: "
+                          "model.save_pretrained(FOLDER) writes safetensors"});
+  }
+}
+
+void PeftDifferences::throw_if_any(const std::string& folder, const std::string& thing) const {
+  if (all_.empty()) {
+    return;
+  }
+  std::string lines;
+  for (const auto& [text, modules] : all_) {
+    lines += "\n  " + text;
+    if (!modules.empty()) {
+      constexpr std::size_t most = 3;
+      const std::size_t shown = std::min(most, modules.size());
+      lines += fmt::format(": {}", fmt::join(modules.begin(), modules.begin() + shown, ", "));
+      lines += modules.size() > most ? fmt::format(" and {} more", modules.size() - most) : "";
+    }
+  }
+  fail_input(fmt::format("{}: the adapter does not fit {}:{}", folder, thing, lines));
+}
 
 RenamedTensors::RenamedTensors(const TensorSource& from, std::map<std::string, std::string> names)
     : TensorSource(from.path()), from_(from), names_(std::move(names)) {
@@ -196,11 +181,18 @@ void RenamedTensors::copy_box(const std::string& name, const LocalPart& box,
 PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(folder) {
   const fs::path path = folder;
   const PeftConfig config = read_peft_config((path / "adapter_config.json").string());
-  check_weights_file(path);
-  file_ = std::make_unique<SafetensorsFile>((path / weights_file).string());
-  Differences differences;
+  check_peft_weights_file(folder);
+  file_ = std::make_unique<SafetensorsFile>((path / peft_weights_file).string());
+  PeftDifferences differences;
   for (const std::string& problem : config.problems) {
     differences.add("adapter_config.json: " + problem);
+  }
+  if (config.transposed_weights) {
+    differences.add("adapter_config.json: fan_in_fan_out true is not supported");
+  }
+  if (!config.saved_modules.empty()) {
+    differences.add("adapter_config.json: modules_to_save is not supported",
+                    config.saved_modules[0]);
   }
   auto [stored, copies] = find(*file_, model, differences);
   copies_ = std::move(copies);
@@ -223,7 +215,7 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(f
     }
     const nn::LowRankUpdate described = config.of(name);
     compare(described, *update, name, differences);
-    for (const ParameterName& part : parts_of(*update)) {
+    for (const PeftParameter& part : peft_parameters(*update)) {
       const std::string there = peft_name(name, part);
       const auto found = file_->tensors().find(there);
       if (found == file_->tensors().end()) {
@@ -244,12 +236,12 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(f
   for (const std::string& name : stored) {
     differences.add("layers with an adapter in the folder only", name);
   }
-  differences.throw_if_any(folder);
+  differences.throw_if_any(folder, config_advice);
   renamed_ = std::make_unique<RenamedTensors>(*file_, std::move(names));
 }
 
 void PeftFolder::check_copies(const TensorSource* base) const {
-  Differences differences;
+  PeftDifferences differences;
   for (const auto& [tensor, weight] : copies_) {
     if (base == nullptr) {
       differences.add(
@@ -271,7 +263,7 @@ void PeftFolder::check_copies(const TensorSource* base) const {
           tensor);
     }
   }
-  differences.throw_if_any(folder_);
+  differences.throw_if_any(folder_, config_advice);
 }
 
 void load_peft(const std::string& folder, nn::Module& model) {
@@ -309,13 +301,13 @@ std::size_t write_peft(const TensorSource& from, const Updates& updates, const s
   const std::string config = peft_config(updates, modules, base);
   std::map<std::string, std::string> names;
   for (const auto& [module, update] : updates) {
-    for (const ParameterName& part : parts_of(update)) {
+    for (const PeftParameter& part : peft_parameters(update)) {
       names.emplace(peft_name(module, part), fmt::format("{}{}.{}", prefix, module, part.own));
     }
   }
   const RenamedTensors tensors(from, std::move(names));
   const std::size_t written = export_weights(tensors, folder, {.dtype = dtype}).size();
-  fs::rename(fs::path(folder) / "model.safetensors", fs::path(folder) / weights_file);
+  fs::rename(fs::path(folder) / "model.safetensors", fs::path(folder) / peft_weights_file);
   write_text((fs::path(folder) / "adapter_config.json").string(), config);
   return written;
 }

@@ -43,10 +43,11 @@ constexpr std::array<std::string_view, 15> without_influence = {
     "peft_type",      "peft_version",   "qalora_group_size",
     "revision",       "runtime_config", "task_type"};
 /// Keys that are read one by one.
-constexpr std::array<std::string_view, 12> read_keys = {
+constexpr std::array<std::string_view, 14> read_keys = {
     "alpha_pattern",  "base_model_name_or_path", "exclude_modules", "init_lora_weights",
     "layers_pattern", "layers_to_transform",     "lora_alpha",      "r",
-    "rank_pattern",   "target_modules",          "use_dora",        "use_rslora"};
+    "rank_pattern",   "target_modules",          "use_dora",        "use_rslora",
+    "fan_in_fan_out", "modules_to_save"};
 
 bool is_nothing(const Json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty());
@@ -154,6 +155,10 @@ class PeftConfigReader {
     }
     config_.rank_stabilized = flag("use_rslora");
     config_.dora = flag("use_dora");
+    config_.transposed_weights = flag("fan_in_fan_out");
+    if (const Json* saved = given("modules_to_save")) {
+      config_.saved_modules = texts("modules_to_save", *saved).value_or(std::vector<std::string>());
+    }
     read_patterns("rank_pattern", "a positive whole number", is_rank, config_.ranks);
     read_patterns("alpha_pattern", "a number", is_alpha, config_.alphas);
     read_targets();

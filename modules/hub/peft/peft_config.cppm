@@ -36,7 +36,9 @@ struct PeftConfig {
   Patterns<std::int64_t> ranks;
   Patterns<double> alphas;
   PeftTargets targets;
-  std::string base;  // base_model_name_or_path; empty: none is named
+  std::string base;                        // base_model_name_or_path; empty: none is named
+  bool transposed_weights = false;         // fan_in_fan_out: PEFT decides by the layer's class
+  std::vector<std::string> saved_modules;  // modules_to_save: stored whole, beside the updates
   std::vector<std::string> problems;
 
   /// The update of a module.

@@ -236,7 +236,8 @@ void compare_updates(const Updates& stored, const Updates& own, const std::strin
   }
 }
 
-MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const std::string& prefix)
+MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const std::string& prefix,
+                             const std::set<std::string>& transposed)
     : TensorSource(from.path()), from_(from) {
   tensors_ = from.tensors();
   scalars_ = from.scalars();
@@ -249,7 +250,11 @@ MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const st
                   .advice = "'tessera checkpoint export --adapter' writes the updates alone"});
     }
     const bool packed = !update.packing.empty();
-    const Dims shape = packed ? nf4_shape(from, module) : from.info(module + ".weight").shape;
+    const bool turned = transposed.contains(name);
+    Dims shape = packed ? nf4_shape(from, module) : from.info(module + ".weight").shape;
+    if (turned) {
+      std::swap(shape[0], shape[1]);
+    }
     if (packed) {
       for (const char* part : {".codes", ".scales", ".factors", ".mean"}) {
         tensors_.erase(module + part);
@@ -264,7 +269,7 @@ MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const st
       check_shape(from, module + ".magnitude", {shape[0]});
       tensors_.erase(module + ".magnitude");
     }
-    merged_.emplace(module + ".weight", MergedUpdate{module, std::move(update)});
+    merged_.emplace(module + ".weight", MergedUpdate{module, std::move(update), turned});
   }
 }
 
@@ -277,22 +282,38 @@ void MergedWeights::copy_box(const std::string& name, const LocalPart& box,
     from_.read(name, box, into);
     return;
   }
-  const auto& [module, update] = found->second;
+  const MergedUpdate& merged = found->second;
   const NoGrad constant;
   const DType dtype = info(name).dtype == DType::f64 ? DType::f64 : DType::f32;
   const std::int64_t row = box.offset[0];
   const std::int64_t rows = box.shape[0];
+  Tensor result;
+  if (merged.transposed) {
+    const std::int64_t all = info(name).shape[0];
+    const Tensor whole = ops::transpose(read_as(from_, name, dtype, 0, all), 0, 1);
+    const Tensor turned = merged_rows(merged, whole, 0, whole.size(0));
+    result = ops::narrow(ops::transpose(turned, 0, 1), 0, row, rows);
+  } else {
+    const Tensor weight = merged.update.packing.empty() ? read_as(from_, name, dtype, row, rows)
+                                                        : read_nf4(from_, merged.module, row, rows);
+    result = merged_rows(merged, weight, row, rows);
+  }
+  ops::copy_(into, ops::narrow(result, 1, box.offset[1], box.shape[1]));
+}
+
+Tensor MergedWeights::merged_rows(const MergedUpdate& merged, const Tensor& weight,
+                                  std::int64_t row, std::int64_t rows) const {
+  const auto& [module, update, transposed] = merged;
+  const DType dtype = weight.dtype();
   const Tensor a = read_as(from_, module + ".lora_A", dtype, 0, update.rank);
   const Tensor b = read_as(from_, module + ".lora_B", dtype, row, rows);
-  const Tensor weight = update.packing.empty() ? read_as(from_, name, dtype, row, rows)
-                                               : read_nf4(from_, module, row, rows);
-  Tensor merged = ops::add(weight, ops::matmul(b, a), update.scale());
-  if (update.dora) {
-    const Tensor length = ops::sqrt(ops::sum(ops::square(merged), {1}, true));
-    const Tensor magnitude = read_as(from_, module + ".magnitude", dtype, row, rows);
-    merged = ops::mul(merged, ops::div(ops::view(magnitude, {rows, 1}), length));
+  const Tensor sum = ops::add(weight, ops::matmul(b, a), update.scale());
+  if (!update.dora) {
+    return sum;
   }
-  ops::copy_(into, ops::narrow(merged, 1, box.offset[1], box.shape[1]));
+  const Tensor length = ops::sqrt(ops::sum(ops::square(sum), {1}, true));
+  const Tensor magnitude = read_as(from_, module + ".magnitude", dtype, row, rows);
+  return ops::mul(sum, ops::div(ops::view(magnitude, {rows, 1}), length));
 }
 
 }  // namespace tessera::hub

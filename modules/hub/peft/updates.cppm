@@ -50,10 +50,11 @@ void compare_updates(const Updates& stored, const Updates& own, const std::strin
 /// a float64 weight in float64. Rows are read whole.
 class MergedWeights : public TensorSource {
  public:
-  /// `prefix` is what the names of the modules have before them. The source must outlive this.
-  /// Error (input): a parameter of an update is missing or has another shape; a form of the weight
-  /// that is unknown.
-  MergedWeights(const TensorSource& from, Updates updates, const std::string& prefix);
+  /// `prefix` is what the names of the modules have before them. `transposed`: modules whose weight
+  /// is stored as [in, out]. The source must outlive this. Error (input): a parameter of an update
+  /// is missing or has another shape; a form of the weight that is unknown.
+  MergedWeights(const TensorSource& from, Updates updates, const std::string& prefix,
+                const std::set<std::string>& transposed = {});
   std::uint64_t bytes_read() const override;
 
  private:
@@ -63,7 +64,12 @@ class MergedWeights : public TensorSource {
   struct MergedUpdate {
     std::string module;  // with the prefix
     nn::LowRankUpdate update;
+    bool transposed = false;
   };
+  /// Rows of the weight [out, in] with the update.
+  Tensor merged_rows(const MergedUpdate& merged, const Tensor& weight, std::int64_t row,
+                     std::int64_t rows) const;
+
   std::map<std::string, MergedUpdate> merged_;  // by the weight's name
 };
 

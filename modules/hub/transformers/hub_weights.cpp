@@ -123,8 +123,16 @@ bool has_packed(const HubNames& names) {
   return std::ranges::find(names.packed, "mxfp4") != names.packed.end();
 }
 
-/// The folder's tensors: from the name that transformers gives them to the one that they have.
-std::map<std::string, std::string> names_in(const TensorSource& folder, const HubNames& known) {
+}  // namespace
+
+HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes) {
+  return {.tensors = family.tensors(sizes),
+          .prefix = family.base_prefix(),
+          .ignored = family.ignored_tensors(),
+          .packed = family.packed_forms()};
+}
+
+std::map<std::string, std::string> stored_names(const TensorSource& folder, const HubNames& known) {
   const auto begins = [](const std::string& name) {
     return [&name](const std::string& prefix) { return name.starts_with(prefix); };
   };
@@ -142,20 +150,11 @@ std::map<std::string, std::string> names_in(const TensorSource& folder, const Hu
   return names;
 }
 
-}  // namespace
-
-HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes) {
-  return {.tensors = family.tensors(sizes),
-          .prefix = family.base_prefix(),
-          .ignored = family.ignored_tensors(),
-          .packed = family.packed_forms()};
-}
-
 HubWeights::HubWeights(const TensorSource& folder, const HubNames& names)
     : TensorSource(folder.path()),
       unpacked_(has_packed(names) ? unpacked_mxfp4(folder) : nullptr),
       folder_(unpacked_ ? *unpacked_ : folder) {
-  const std::map<std::string, std::string> stored = names_in(folder_, names);
+  const std::map<std::string, std::string> stored = stored_names(folder_, names);
   std::set<std::string> used;
   for (HubTensor entry : names.tensors) {
     if (entry.stacked) {

@@ -22,6 +22,9 @@ struct HubNames {
   std::vector<std::string> packed = {};   // see ModelFamily::packed_forms
 };
 HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes);
+/// A folder's tensors but those that are ignored: from the name that transformers gives them to the
+/// one that they have in the folder.
+std::map<std::string, std::string> stored_names(const TensorSource& folder, const HubNames& names);
 
 /// A folder's tensors as the model's parameters. Tensors that the family does not rename keep their
 /// names; those that it ignores are not there. Experts in MXFP4 (X_blocks and X_scales, which the
