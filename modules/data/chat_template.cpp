@@ -64,6 +64,19 @@ std::string difference(std::string_view expected, std::string_view got) {
 
 }  // namespace
 
+struct TextTemplate::State {
+  jinja::Template parsed;
+};
+
+TextTemplate::TextTemplate(std::string_view text, const std::string& name)
+    : state_(std::make_shared<const State>(
+          State{jinja::parse(text, name, jinja::TemplateForm::verbatim)})) {}
+
+std::string TextTemplate::render(std::string_view members) const {
+  const Source source(members, state_->parsed.name);
+  return jinja::run(state_->parsed, source.members(), {}, "").text;
+}
+
 struct ChatTemplate::State {
   jinja::Template parsed;
   Source variables;

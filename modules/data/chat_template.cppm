@@ -25,6 +25,20 @@ struct ContentForms {
   bool parts = false;  // lists of parts, {"type": "text", "text": "..."}
 };
 
+/// A text with places for the members of an object, in Jinja as lm-evaluation-harness reads it:
+/// everything stays as it is written, and what is not defined is an error.
+class TextTemplate {
+ public:
+  /// `name` begins the errors. Errors (input): as of ChatTemplate.
+  TextTemplate(std::string_view text, const std::string& name);
+  /// `members`: a JSON object. Errors (input): as of ChatTemplate::render.
+  std::string render(std::string_view members) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
 /// A chat template in Jinja, as folders of models have it: from a conversation to the text that the
 /// model reads. It supports what the templates of common families use (docs/data.md).
 class ChatTemplate {

@@ -1,6 +1,7 @@
 // Whole runs, as `tessera train` does them; models as others store them; text.
 export module tessera:runs;
 
+import tessera.evaluation;
 import tessera.hub;
 import tessera.runs;
 import tessera.text;
@@ -8,6 +9,7 @@ import tessera.text;
 export namespace tessera::hub {
 
 // Models of transformers, ggml and PEFT: config, weights, tokenizer, updates.
+using hub::AdapterWeights;
 using hub::BaseUse, hub::WholeCheckpoint;
 using hub::check_peft, hub::load_model_weights, hub::load_peft, hub::make_model, hub::Updates,
     hub::updates_of;
@@ -58,3 +60,11 @@ using text::Decoding, text::generate, text::generate_text, text::GeneratedText,
     text::TextReceiver;
 
 }  // namespace tessera::text
+
+export namespace tessera::evaluation {
+
+// Tasks of lm-evaluation-harness.
+using evaluation::PreparedTask, evaluation::TaskOptions, evaluation::TaskResult,
+    evaluation::TaskScore;
+
+}  // namespace tessera::evaluation

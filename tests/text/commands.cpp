@@ -380,7 +380,7 @@ TEST_CASE("evaluate measures perplexity, choices and answers") {
   const auto question = [](const std::string& line) {
     return "--questions " + trained().write("bad.jsonl", "\n" + line + "\n");
   };
-  refused("", "give --text, --jsonl or --questions");
+  refused("", "give --text, --jsonl, --questions or --tasks");
   refused(question("{"), "bad.jsonl:2: ");
   refused(
       question(R"({"question": "a", "choices": ["b"], "answer": 1})"),

@@ -10,6 +10,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.app.base;
 import tessera.text;
+import tessera.evaluation;
 import :subcommands;
 import :text_commands;
 
@@ -49,6 +50,19 @@ void add_results(Json& results, const std::string& file, const text::QuestionSco
   }
 }
 
+Json result_of(const evaluation::TaskResult& result) {
+  Json json = {{"task", result.task}, {"documents", result.documents}, {"shots", result.shots}};
+  for (const evaluation::TaskScore& score : result.scores) {
+    const std::string name =
+        score.filter == "none" ? score.metric : score.metric + "," + score.filter;
+    json[name] = score.value;
+    if (score.error) {
+      json[name + "_error"] = *score.error;
+    }
+  }
+  return json;
+}
+
 std::string as_table(const Json& results) {
   TableRows rows;
   for (const Json& result : results) {
@@ -68,7 +82,8 @@ std::string name_of(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
-int evaluate(const text::TextModel& model, const EvaluateArguments& arguments) {
+int evaluate(const text::TextModel& model, const EvaluateArguments& arguments,
+             const std::vector<evaluation::PreparedTask>& tasks) {
   Json results = Json::array();
   if (!arguments.text.empty()) {
     results.push_back(
@@ -84,9 +99,13 @@ int evaluate(const text::TextModel& model, const EvaluateArguments& arguments) {
   const std::vector<text::Question> examples = arguments.shots_from.empty()
                                                    ? std::vector<text::Question>()
                                                    : text::read_questions(arguments.shots_from);
+  text::QuestionOptions asked = arguments.asked;
+  asked.shots = arguments.shots.value_or(0);
   for (const std::string& file : arguments.questions) {
-    add_results(results, file,
-                text::ask(model, text::read_questions(file), examples, arguments.asked));
+    add_results(results, file, text::ask(model, text::read_questions(file), examples, asked));
+  }
+  for (const evaluation::PreparedTask& task : tasks) {
+    results.push_back(result_of(task.ask(model)));
   }
   if (!model.copies().is_first()) {
     return 0;
@@ -103,10 +122,11 @@ int evaluate(const text::TextModel& model, const EvaluateArguments& arguments) {
 }  // namespace
 
 int run_evaluate(const EvaluateArguments& arguments) {
-  if (arguments.text.empty() && arguments.jsonl.empty() && arguments.questions.empty()) {
+  if (arguments.text.empty() && arguments.jsonl.empty() && arguments.questions.empty() &&
+      arguments.tasks.empty()) {
     fail_input({.thing = "evaluate",
                 .wrong = "there is nothing to evaluate with",
-                .advice = "give --text, --jsonl or --questions"});
+                .advice = "give --text, --jsonl, --questions or --tasks"});
   }
   if (!arguments.questions.empty() &&
       arguments.asked.format.find("{question}") == std::string::npos) {
@@ -114,8 +134,15 @@ int run_evaluate(const EvaluateArguments& arguments) {
                 .wrong = "it does not contain {question}, so every prompt would be the same",
                 .got = shown(arguments.asked.format, 60)});
   }
+  std::vector<evaluation::PreparedTask> tasks;
+  for (const std::string& file : arguments.tasks) {
+    tasks.emplace_back(file, evaluation::TaskOptions{.folder = arguments.task_data,
+                                                     .shots = arguments.shots,
+                                                     .limit = arguments.limit,
+                                                     .batch = arguments.asked.generation.batch});
+  }
   return use_model(arguments,
-                   [&](const text::TextModel& model) { return evaluate(model, arguments); });
+                   [&](const text::TextModel& model) { return evaluate(model, arguments, tasks); });
 }
 
 }  // namespace tessera::app

@@ -99,10 +99,14 @@ struct ChatArguments : ModelArguments {
 int run_chat(const ChatArguments& arguments);
 
 struct EvaluateArguments : ModelArguments {
-  std::vector<std::string> text = {};       // files, for perplexity
-  std::vector<std::string> jsonl = {};      // files of records, for perplexity
-  std::vector<std::string> questions = {};  // files of questions
-  std::string chat_template;                // of records; a file; empty: the tokenizer's
+  std::vector<std::string> text = {};                // files, for perplexity
+  std::vector<std::string> jsonl = {};               // files of records, for perplexity
+  std::vector<std::string> questions = {};           // files of questions
+  std::vector<std::string> tasks = {};               // files of lm-evaluation-harness
+  std::string task_data = {};                        // a folder with their documents
+  std::int64_t limit = 0;                            // documents of a task at most; 0: all
+  std::optional<std::int64_t> shots = std::nullopt;  // none: a task's own, of questions 0
+  std::string chat_template;                         // of records; a file; empty: the tokenizer's
   text::PerplexityOptions perplexity = {};
   std::string shots_from;  // a file of questions; empty: the other questions
   text::QuestionOptions asked = {};

@@ -192,6 +192,16 @@ void add_evaluate(CLI::App& program, std::function<int()>& chosen) {
                       "JSONL files of records, as a run trains on: the perplexity of answers");
   command->add_option("--questions", arguments->questions,
                       "JSONL files of questions: multiple choice, or answers that must match");
+  command->add_option("--tasks", arguments->tasks,
+                      "Tasks of lm-evaluation-harness: YAML files, whose documents are in files");
+  command->add_option("--task-data", arguments->task_data,
+                      "A folder with the documents of tasks that name a data set: "
+                      "FOLDER/TASK/SPLIT.jsonl");
+  command
+      ->add_option("--limit", arguments->limit,
+                   "Documents of a task that are asked at most; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command
       ->add_option("--length", arguments->perplexity.length,
                    "Tokens of a window, or of a record at most; 0: at most 2048")
@@ -211,10 +221,10 @@ void add_evaluate(CLI::App& program, std::function<int()>& chosen) {
       ->capture_default_str();
   CLI::Option* shots =
       command
-          ->add_option("--shots", arguments->asked.shots,
-                       "Questions with their answers that the model reads before each question")
-          ->check(CLI::Range(0, 1000))
-          ->capture_default_str();
+          ->add_option("--shots", arguments->shots,
+                       "Questions with their answers that the model reads before each question; "
+                       "default: 0, of a task as its file says")
+          ->check(CLI::Range(0, 1000));
   command
       ->add_option("--shots-from", arguments->shots_from,
                    "A JSONL file with the questions of --shots, from its beginning; default: the "

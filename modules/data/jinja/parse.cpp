@@ -708,10 +708,11 @@ class Parser {
 
 }  // namespace
 
-Template parse(std::string_view text, const std::string& name) {
+Template parse(std::string_view text, const std::string& name, TemplateForm form) {
   Template out;
   out.name = name;
-  Parser(tokens_of(text, name), out).parse();
+  out.strict = form == TemplateForm::verbatim;
+  Parser(tokens_of(text, name, form), out).parse();
   return out;
 }
 

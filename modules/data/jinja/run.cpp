@@ -227,6 +227,9 @@ class Interpreter {
         break;
       case StatementKind::output: {
         const Value value = value_of(*one.expressions[0]);
+        if (value.is_undefined() && source_.strict) {
+          throw Problem("what is written is not defined");
+        }
         write(value.is_text() ? value.text() : printed(value, budget_), out);
         break;
       }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "jinja/functions.hpp"
+#include "jinja/tokens.hpp"
 #include "jinja/value.hpp"
 
 namespace tessera::data::jinja {
@@ -93,10 +94,12 @@ struct Template {
   /// The expressions of all statements, so that none owns another one.
   std::vector<std::unique_ptr<Expression>> expressions;
   bool has_generation = false;
+  bool strict = false;  // what is not defined is an error where it is written
 };
 
-/// Parses as transformers does: with trim_blocks and lstrip_blocks. Error (input) "NAME: line 3: ":
-/// it is not a template, or has a construct that is not supported, which the text names.
-Template parse(std::string_view text, const std::string& name);
+/// `verbatim` templates are strict. Error (input) "NAME: line 3: ": it is not a template, or has a
+/// construct that is not supported, which the text names.
+Template parse(std::string_view text, const std::string& name,
+               TemplateForm form = TemplateForm::conversation);
 
 }  // namespace tessera::data::jinja

@@ -27,7 +27,8 @@ constexpr std::size_t longest_template = std::size_t{1} << 20;
 
 class Lexer {
  public:
-  Lexer(std::string_view text, const std::string& name) : place_{name} {
+  Lexer(std::string_view text, const std::string& name, TemplateForm form)
+      : verbatim_(form == TemplateForm::verbatim), place_{name} {
     if (text.size() > longest_template) {
       place_.refuse(fmt::format("the template is too long (expected at most {} bytes, got {})",
                                 longest_template, text.size()));
@@ -42,7 +43,7 @@ class Lexer {
         text_ += text[i];
       }
     }
-    if (text_.ends_with('\n')) {
+    if (text_.ends_with('\n') && !verbatim_) {
       text_.pop_back();
     }
   }
@@ -87,7 +88,7 @@ class Lexer {
     const char sign = ends || tag + 2 >= text_.size() ? '\0' : text_[tag + 2];
     if (sign == '-') {
       before = std::string(stripped(before, nullptr, false, true));
-    } else if (!ends && sign != '+' && mark != '{') {
+    } else if (!ends && sign != '+' && mark != '{' && !verbatim_) {
       strip_line(before);
     }
     if (!before.empty()) {
@@ -124,7 +125,7 @@ class Lexer {
     if (sign == '-') {
       const std::string_view rest = std::string_view(text_).substr(at_);
       end = text_.size() - stripped(rest, nullptr, true, false).size();
-    } else if (sign != '+' && trims && end < text_.size() && text_[end] == '\n') {
+    } else if (sign != '+' && trims && !verbatim_ && end < text_.size() && text_[end] == '\n') {
       ++end;
     }
     line_starts_ = end > at_ && text_[end - 1] == '\n';
@@ -331,6 +332,7 @@ class Lexer {
   }
 
   std::string text_;
+  bool verbatim_;
   TemplateLine place_;
   std::size_t at_ = 0;
   bool line_starts_ = true;
@@ -369,11 +371,11 @@ void TemplateLine::refuse(const std::string& wrong, const std::string& advice) c
               .advice = advice});
 }
 
-std::vector<Token> tokens_of(std::string_view text, const std::string& name) {
+std::vector<Token> tokens_of(std::string_view text, const std::string& name, TemplateForm form) {
   if (const std::size_t at = invalid_utf8(text); at != std::string_view::npos) {
     fail_input({.thing = name, .wrong = fmt::format("byte {} is not UTF-8", at)});
   }
-  return Lexer(text, name).all();
+  return Lexer(text, name, form).all();
 }
 
 }  // namespace tessera::data::jinja

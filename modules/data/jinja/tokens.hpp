@@ -40,7 +40,11 @@ struct TemplateLine {
   [[noreturn]] void refuse(const std::string& wrong, const std::string& advice = {}) const;
 };
 
+/// How Jinja reads a template: as transformers does for conversations (trim_blocks and
+/// lstrip_blocks), or everything as it is written (keep_trailing_newline).
+enum class TemplateForm : std::uint8_t { conversation, verbatim };
+
 /// Error (input): what is not a token, a tag that does not end.
-std::vector<Token> tokens_of(std::string_view text, const std::string& name);
+std::vector<Token> tokens_of(std::string_view text, const std::string& name, TemplateForm form);
 
 }  // namespace tessera::data::jinja

@@ -1,0 +1,4 @@
+// Tasks of lm-evaluation-harness: questions in a file's form, and what a model makes of them.
+export module tessera.evaluation;
+
+export import :task_results;  // the scores of a task with a model
