@@ -169,7 +169,7 @@ TEST_CASE("hostile YAML of tasks is refused in words") {
       "test.jsonl}}\ntest_split: test\n"
       "doc_to_text: q\ndoc_to_target: t\ngeneration_kwargs: {until: [], max_gen_toks: 60}\n"
       "filter_list: [{name: n, filter: [{function: regex, regex_pattern: "
-      "\"((.|\\\\s)+)+(?=\\\\A)\"}]}]\n");
+      "'((.|\\s)+)+(?=\\A)'}]}]\n");
   has(input_error([&] { static_cast<void>(evaluation::PreparedTask(slow, {}).ask(model)); }),
       "slow.yaml: the regular expression cannot be matched: ");
 }
