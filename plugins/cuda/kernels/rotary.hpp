@@ -11,7 +11,7 @@ inline constexpr int angles_of_block = 256;
 /// computed in: [rows, half], a row for each time, or for each time of each batch.
 struct RotaryTable {
   RotaryArguments rotary;
-  void* cosines;  // null: each block makes those of its rows
+  void* cosines;  // not of rotary_pieces_TYPE, whose blocks make those of their rows
   void* sines;
   std::int64_t batch_rows;  // rows from batch to batch; 0: they share them
   std::int64_t rows;
