@@ -19,6 +19,7 @@ import tessera.placement;
 import tessera.tensor;
 
 #include "attention/arguments.hpp"
+#include "attention/host_math.hpp"
 #include "indices.hpp"
 #include "kernels.hpp"
 #include "kernels/attention_tile.hpp"
@@ -31,7 +32,6 @@ namespace {
 constexpr unsigned threads = 128;  // of attention.cu
 constexpr std::int64_t most_dim = 512;
 constexpr std::int64_t most_blocks = 65535;
-constexpr std::int64_t enough_threads = 256 * 256;  // for any GPU
 
 /// Of [batch, time, head, dim].
 HeadArray heads_of(const Tensor& x) {
@@ -322,6 +322,21 @@ bool has_halves_in_pieces(const Tensor& x, const Tensor& y) {
          x.numel() < std::int64_t{1} << 31;
 }
 
+/// Queues the kernel whose blocks make the angles of their rows. Few rows are those of each batch,
+/// so that all processors have some.
+void launch_turned_pieces(RotaryTable t, const Tensor& y) {
+  constexpr std::int64_t processors = 132;
+  const RotaryArguments& a = t.rotary;
+  t.rows_of_block = angles_of_block / static_cast<int>(a.half);
+  if (t.batch_rows == 0 && t.rows < processors * t.rows_of_block) {
+    t.batch_rows = a.times;
+    t.rows = a.batches * a.times;
+  }
+  const std::int64_t blocks = (t.rows + t.rows_of_block - 1) / t.rows_of_block;
+  launch(y, "rotary_pieces_" + std::string(name_of(y.dtype())), static_cast<unsigned>(blocks),
+         angles_of_block, t);
+}
+
 /// Turns x by the angles of its positions; the direction -1 is the inverse.
 template <class Args>
 void turn(const Call& call, const Tensor& y, const Args& arguments, int direction,
@@ -335,7 +350,8 @@ void turn(const Call& call, const Tensor& y, const Args& arguments, int directio
                    .sines = call.workspace.data() + bytes_of_table(x, each_batch) / 2,
                    .batch_rows = each_batch ? x.shape()[1] : 0,
                    .rows = table_rows_of(x, each_batch),
-                   .one_head = false};
+                   .rows_of_block = 0,
+                   .frequencies = {}};
   RotaryArguments& a = t.rotary;
   a.batches = x.shape()[0];
   a.times = x.shape()[1];
@@ -345,17 +361,16 @@ void turn(const Call& call, const Tensor& y, const Args& arguments, int directio
   a.y = heads_of(y);
   a.frequencies = functions::frequencies_of(arguments);
   a.direction = direction;
-  launch(y, with_type("rotary_table", x.dtype()), blocks_for(t.rows * a.half), threads_per_block,
-         t);
-  if (has_halves_in_pieces(x, y)) {
-    const auto threads_of = [&](std::int64_t heads) {
-      return a.batches * a.times * ((a.heads + heads - 1) / heads) *
-             (a.half / elements_of_piece(x.dtype()));
-    };
-    t.one_head = threads_of(heads_at_once) < enough_threads;
-    launch(y, "rotary_pieces_" + std::string(name_of(x.dtype())),
-           blocks_for(threads_of(t.one_head ? 1 : heads_at_once), 1), threads_per_block, t);
+  if (a.half <= angles_of_block) {
+    for (std::int64_t i = 0; i < a.half; ++i) {
+      t.frequencies[i] = functions::rotary_frequency<functions::HostMath>(a.frequencies, a.half, i);
+    }
+  }
+  if (a.half <= angles_of_block && has_halves_in_pieces(x, y)) {
+    launch_turned_pieces(t, y);
   } else {
+    launch(y, with_type("rotary_table", x.dtype()), blocks_for(t.rows * a.half), threads_per_block,
+           t);
     launch(y, with_type("rotary", x.dtype()), blocks_for(x.numel() / 2), threads_per_block, t);
   }
 }

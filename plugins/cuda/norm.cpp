@@ -84,9 +84,10 @@ void layer_norm(const Call& call, std::span<Tensor> out) {
 
 /// Groups of rows that a team has, by the shape only.
 Parts groups_of(const Tensor& x) {
-  constexpr std::int64_t least = 8, most_groups = 1024;
+  constexpr std::int64_t least = 8, most_groups = 1024, enough_groups = 128;
   const std::int64_t rows = x.shape().back() == 0 ? 0 : x.numel() / x.shape().back();
-  std::int64_t each = least;
+  // Sums of twice as many rows are half as many bytes, where all processors still have a group.
+  std::int64_t each = rows >= 2 * least * enough_groups ? 2 * least : least;
   while ((rows + each - 1) / each > most_groups) {
     each *= 2;
   }

@@ -71,6 +71,7 @@ struct RowKernels {
   std::string rows;
   std::string parts;
   DType computed;
+  std::string parts_in_pieces = {};  // of one row's parts, whose memory is aligned; empty: none
 };
 
 void launch_parts(const RowArguments& a, const std::string& kernel, const Tensor& on) {
@@ -112,12 +113,15 @@ void reduce_rows(Rows& rows, const RowKernels& kernels, const Tensor& y, std::by
   a.along_dims = 1;
   a.integers[1] = 1;
   a.piece = elements_of_piece(x.type);
-  launch_parts(a, kernels.parts, y);
+  const bool parts_in_pieces = !kernels.parts_in_pieces.empty() && a.rows == 1;
+  launch_parts(a, parts_in_pieces ? kernels.parts_in_pieces : kernels.parts, y);
 }
 
 RowKernels kernels_of(const std::string& name, DType type) {
   const std::string rows = with_summed_type(name + "_rows", type);
-  return {name + "_pieces_" + std::string(name_of(type)), rows, rows, summed_type(type)};
+  const DType computed = summed_type(type);
+  return {name + "_pieces_" + std::string(name_of(type)), rows, rows, computed,
+          computed == DType::f32 ? name + "_pieces_f32" : ""};
 }
 
 /// Whether neighbouring threads should read neighbouring elements of several columns, not of a row.
@@ -222,47 +226,71 @@ void mean(const Call& call, std::span<Tensor> out) { reduce(call, out[0], true);
 
 // ---- sums of squares in f64 ----
 
-/// Queues the sums of a list's contiguous tensors.
-void launch_list(ListArguments& a, const Tensor& y) {
-  if (a.count > 0) {
-    launch(y, "sum_squares_of_list", static_cast<unsigned>(a.parts), threads_per_block, a);
-    if (a.parts > a.count) {
-      launch(y, "join_sums_of_list", static_cast<unsigned>(a.count), threads_per_block, a);
-    }
-  }
-}
+/// Sums of squares of the operands of a call, one after the other in its result.
+class SumsOfSquares {
+ public:
+  explicit SumsOfSquares(const Call& call, const Tensor& y)
+      : call_(call), y_(y), memory_(reinterpret_cast<double*>(call.workspace.data())) {}
 
-/// Those of the operands, one after the other in y; a launch has as many as it can.
-void sum_squares(const Call& call, std::span<Tensor> out) {
-  const Tensor& y = out[0];
-  auto* const results = static_cast<double*>(y.device_address());
-  auto* const memory = reinterpret_cast<double*>(call.workspace.data());
-  ListArguments a = {};
-  std::int64_t used = 0;  // parts of other launches
-  for (std::size_t i = 0; i < call.in.size(); ++i) {
-    const Tensor& x = call.in[i];
-    const Parts parts = parts_of(x, 1);
-    if (!x.is_contiguous()) {
-      const Tensor sum = alias(y, {}, {}, y.offset() + static_cast<std::int64_t>(i));
-      Rows rows(x.shape(), split(x, {}).summed);
-      reduce_rows(rows.whole(x).per_row(sum).number(1),
-                  {"", "sum_squares_f64", "sum_rows_f64", DType::f64}, y,
-                  reinterpret_cast<std::byte*>(memory + used));
-      used += parts.count;
+  /// A launch has as many tensors of one type as it can.
+  void queue_contiguous(DType type) {
+    for (std::size_t i = 0; i < call_.in.size(); ++i) {
+      const Tensor& x = call_.in[i];
+      if (x.dtype() == type && x.is_contiguous()) {
+        const Parts parts = parts_of(x, 1);
+        list_.tensors[list_.count++] = {x.device_address(), x.numel(), parts.each, list_.parts,
+                                        static_cast<std::int32_t>(i)};
+        list_.parts += static_cast<int>(parts.count);
+      }
+      if (list_.count == most_listed) {
+        launch_list(type);
+      }
     }
-    if (x.is_contiguous()) {
-      a.results = a.count == 0 ? results + i : a.results;
-      a.tensors[a.count++] = {x.device_address(), x.numel(), parts.each, a.parts, x.dtype()};
-      a.parts += static_cast<int>(parts.count);
-    }
-    const bool last = i + 1 == call.in.size() || !call.in[i + 1].is_contiguous();
-    if (last || a.count == most_listed) {
-      a.partials = memory + used;
-      launch_list(a, y);
-      used += a.parts;
-      a.count = a.parts = 0;
+    launch_list(type);
+  }
+
+  void queue_strided() {
+    for (std::size_t i = 0; i < call_.in.size(); ++i) {
+      const Tensor& x = call_.in[i];
+      if (!x.is_contiguous()) {
+        const Tensor sum = alias(y_, {}, {}, y_.offset() + static_cast<std::int64_t>(i));
+        Rows rows(x.shape(), split(x, {}).summed);
+        reduce_rows(rows.whole(x).per_row(sum).number(1),
+                    {"", "sum_squares_f64", "sum_rows_f64", DType::f64}, y_,
+                    reinterpret_cast<std::byte*>(memory_));
+        memory_ += parts_of(x, 1).count;
+      }
     }
   }
+
+ private:
+  void launch_list(DType type) {
+    if (list_.count > 0) {
+      list_.results = static_cast<double*>(y_.device_address());
+      list_.partials = memory_;
+      launch(y_, "sum_squares_of_list_" + std::string(name_of(type)),
+             static_cast<unsigned>(list_.parts), threads_per_block, list_);
+      if (list_.parts > list_.count) {
+        launch(y_, "join_sums_of_list", static_cast<unsigned>(list_.count), threads_per_block,
+               list_);
+      }
+    }
+    memory_ += list_.parts;
+    list_.count = list_.parts = 0;
+  }
+
+  const Call& call_;
+  const Tensor& y_;
+  double* memory_;  // of parts that no launch has yet
+  ListArguments list_ = {};
+};
+
+void sum_squares(const Call& call, std::span<Tensor> out) {
+  SumsOfSquares sums(call, out[0]);
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    sums.queue_contiguous(type);
+  }
+  sums.queue_strided();
 }
 
 std::size_t workspace_of_squares(const Call& call, std::span<const Tensor>) {

@@ -249,8 +249,13 @@ RowArray partials_at(void* data, DType type) {
 }
 
 Parts parts_of_rows(std::int64_t rows, std::int64_t length, DType type) {
-  std::int64_t each = threads_per_block * elements_of_piece(type);
-  while (each < length && rows * pieces_in(length, each) > enough_blocks) {
+  // A thread has one piece of a part at least, and four where that leaves a part for all
+  // processors.
+  constexpr std::int64_t processors = 160;
+  const std::int64_t once = threads_per_block * elements_of_piece(type);
+  std::int64_t each = once;
+  while (each < length && (rows * pieces_in(length, each) > enough_blocks ||
+                           (each < 4 * once && rows * pieces_in(length, 2 * each) >= processors))) {
     each *= 2;
   }
   return {each, std::max<std::int64_t>(pieces_in(length, each), 1)};
@@ -268,8 +273,9 @@ std::int64_t blocks_across(std::int64_t length, DType type) {
 }  // namespace
 
 Parts groups_of_rows(std::int64_t rows, std::int64_t length, DType type) {
-  std::int64_t each = 64;
-  while (each < rows && blocks_across(length, type) * pieces_in(rows, each) > enough_blocks) {
+  constexpr std::int64_t blocks = enough_blocks / 2;  // what a block does once costs more than rows
+  std::int64_t each = 128;                            // four for each line of threads
+  while (each < rows && blocks_across(length, type) * pieces_in(rows, each) > blocks) {
     each *= 2;
   }
   return {each, std::max<std::int64_t>(pieces_in(rows, each), 1)};

@@ -183,6 +183,20 @@ if ($what eq 'run') {
   expect('models', 0, qr/qwen_1\.5b, by operator: passed .*"measured_seconds":/, $status, $text);
   ($status, $text) = in_root("$run part faults 8400 --only 'stopped'");
   expect('faults', 0, qr/a process that is stopped: passed/, $status, $text);
+  # What compute-sanitizer is asked, and what it answers.
+  my $sanitizer = sub {
+    my ($summary, $status) = @_;
+    write_file("$root/bin/compute-sanitizer", "#!/bin/sh\necho \"$summary; \$*\"\nexit $status\n");
+    chmod 0755, "$root/bin/compute-sanitizer" or die "$root/bin/compute-sanitizer: $!\n";
+    return in_root("$run part faults 8400 --only compute-sanitizer");
+  };
+  ($status, $text) = $sanitizer->('========= RACECHECK SUMMARY: 3 hazards displayed', 9);
+  expect('races', 1, qr/compute-sanitizer racecheck: failed .*SUMMARY: 3 hazards/s, $status, $text);
+  ($status, $text) = $sanitizer->('========= nothing', 0);
+  expect('no summary', 1, qr/compute-sanitizer memcheck: failed .*no summary/, $status, $text);
+  ($status, $text) = $sanitizer->('========= ERROR SUMMARY: 0 errors', 0);
+  expect('no errors', 0, qr/memcheck: passed .*SUMMARY: 0 errors; --tool memcheck --error-exitcode 9 .*train.*racecheck: passed/s, $status, $text);
+  unlink "$root/bin/compute-sanitizer";
   # A run that is killed goes on, and repeats nothing that has passed.
   kill_in('operators', "$run 8400");
   kill_in('operators', "$run 8400");

@@ -144,7 +144,8 @@ TEST_CASE("a part that has no number, or an infinite one, decides a reduction") 
   }
 }
 
-TEST_CASE("the squares of a list of tensors are added in one launch, each as on its own") {
+TEST_CASE(
+    "the squares of a list of tensors are added in one launch of a type, each as on its own") {
   std::vector<Tensor> list;
   for (std::int64_t i = 0; i < 300; ++i) {
     list.push_back(noise({i == 7 ? 9000 : i == 290 ? 4100 : i % 23}, floating[i % 4]));
@@ -163,16 +164,18 @@ TEST_CASE("the squares of a list of tensors are added in one launch, each as on 
     CHECK(same_bits(ops::select(all, 0, i),
                     ops::to_device(ops::squared_norm(ops::contiguous(x)), cpu)));
   }
-  list.resize(7);
+  list.clear();
+  for (std::int64_t i = 0; i < 7; ++i) list.push_back(noise({i}, DType::bf16));
   CHECK(launches_of("foreach_squared_norm", list, "") == 1);
   list.push_back(noise({9000}, DType::bf16));
-  list.push_back(noise({9000}, DType::f32));
   CHECK(launches_of("foreach_squared_norm", list, "") == 2);
+  list.push_back(noise({9}, DType::f32));
+  CHECK(launches_of("foreach_squared_norm", list, "") == 3);
 }
 
 TEST_CASE("columns are added over groups of rows") {
   for (const DType type : floating) {
-    for (const std::int64_t rows : {1, 31, 33, 64, 65, 140, 700}) {
+    for (const std::int64_t rows : {1, 31, 33, 128, 129, 260, 700}) {
       for (const std::int64_t columns : {1, 8, 56, 72}) {
         check("sum", {noise({rows, columns}, type)}, "dims=[0], keepdim=false");
       }
@@ -182,8 +185,8 @@ TEST_CASE("columns are added over groups of rows") {
   }
   check("sum", {ops::cast(ops::reshape(counted(600), {200, 3}), DType::i64)},
         "dims=[0], keepdim=false");
-  CHECK(launches_of("sum", {noise({64, 16}, DType::bf16)}, "dims=[0], keepdim=false") == 1);
-  CHECK(launches_of("sum", {noise({65, 16}, DType::bf16)}, "dims=[0], keepdim=false") == 2);
+  CHECK(launches_of("sum", {noise({128, 16}, DType::bf16)}, "dims=[0], keepdim=false") == 1);
+  CHECK(launches_of("sum", {noise({129, 16}, DType::bf16)}, "dims=[0], keepdim=false") == 2);
 }
 
 /// Rows around the limits of a piece, of a warp's registers and of a block's, where a thread keeps
@@ -339,6 +342,10 @@ TEST_CASE("rotary positions by a table turn heads of any number and size as the 
     }
     const Tensor x = ops::transpose(noise({2, 3, 4, 32}, type), 1, 2);
     check("rotary", {x}, "offset=0, whole=none, " + scaled);
+    // Rows that batches share, and heads with more pairs than a block makes angles of.
+    for (const Dims& shape : {Dims{2, 2203, 2, 32}, Dims{2, 3, 2, 528}}) {
+      check("rotary", {noise(shape, type)}, "offset=5, whole=none, " + scaled);
+    }
   }
 }
 

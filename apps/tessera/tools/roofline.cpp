@@ -5,6 +5,7 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -36,41 +37,53 @@ constexpr NamedText tables[] = {
 #include TESSERA_EXPECTED_TIMES
 };
 
-/// How many times as long as moving its bytes an operator takes on an H100, by its bytes: of
+/// How much longer than moving its bytes an operator takes on an H100, by its bytes: of
 /// plugins/cuda/expected.table (docs/cuda-costs.md).
 class KernelTimes {
  public:
   KernelTimes() {
-    constexpr double bandwidth = 2.85e12;  // the table's
     std::istringstream lines{std::string(tables[0].text)};
     for (std::string line; std::getline(lines, line);) {
       std::istringstream words(line);
       std::string op;
       double elements = 0;
       double bytes = 0;
-      double microseconds = 0;
+      std::string microseconds;
       if (words >> op >> elements >> bytes >> microseconds && bytes > 0) {
-        ratios_[op][bytes] = 1e-6 * microseconds * bandwidth / bytes;
+        const double seconds = 1e-6 * std::strtod(microseconds.c_str(), nullptr);
+        (microseconds.starts_with('+') ? beside_ : seconds_)[op][bytes] = seconds;
       }
     }
   }
 
-  /// Of a call of this size, or of the nearest one that the table has. Operators that it does not
-  /// have, such as products, take as long as their bound.
+  /// Of a call of this size, or of the nearest one that the table has: as many times its bound, or
+  /// as many seconds more where that one is so small that it has no rate. Products take as long as
+  /// their bound, and the copies of operands that the table has of this very size.
   double seconds_of(const std::string& op, const KernelCost& cost) const {
-    const auto found = ratios_.find(op);
-    if (found == ratios_.end() || cost.bytes == 0) {
+    constexpr double bandwidth = 2.85e12;  // the table's
+    constexpr double small = 1 << 20;
+    const auto copies = beside_.find(op);
+    if (copies != beside_.end()) {
+      const auto own = copies->second.find(std::round(cost.bytes));
+      return cost.seconds + (own == copies->second.end() ? 0 : own->second);
+    }
+    const auto found = seconds_.find(op);
+    if (found == seconds_.end() || cost.bytes == 0) {
       return cost.seconds;
     }
     const auto distance = [&](const auto& entry) {
       return std::abs(std::log(entry.first / cost.bytes));
     };
     const auto nearest = std::ranges::min_element(found->second, {}, distance);
-    return cost.seconds * std::max(1.0, nearest->second);
+    const double bound = nearest->first / bandwidth;
+    const double seconds = std::max(bound, nearest->second);
+    return nearest->first < small ? cost.seconds + seconds - bound : cost.seconds * seconds / bound;
   }
 
  private:
-  std::map<std::string, std::map<double, double>, std::less<>> ratios_;
+  using BySize = std::map<std::string, std::map<double, double>, std::less<>>;
+  BySize seconds_;
+  BySize beside_;  // a library's kernel
 };
 
 double sum_of(const Roofline& roofline, double OperatorCost::* what) {

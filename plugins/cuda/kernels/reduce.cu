@@ -123,23 +123,29 @@ __device__ double sum_of_squares(const TensorInList& x, std::int64_t begin, std:
   return sum_block(sum);
 }
 
-/// Of floating types.
-__device__ double sum_of_squares_of(const TensorInList& x, std::int64_t begin, std::int64_t end) {
-  switch (x.type) {
-    case DType::bf16:
-      return sum_of_squares<BFloat16>(x, begin, end);
-    case DType::f16:
-      return sum_of_squares<Half>(x, begin, end);
-    case DType::f64:
-      return sum_of_squares<double>(x, begin, end);
-    default:
-      return sum_of_squares<float>(x, begin, end);
-  }
-}
-
 /// Where the parts of the tensor after this one begin.
 __device__ std::int32_t end_of_parts(const ListArguments& a, int which) {
   return which + 1 < a.count ? a.tensors[which + 1].first_part : a.parts;
+}
+
+/// Of tensors of T; a block has a part of one.
+template <class T>
+__device__ void sum_squares_of_list(const ListArguments& a) {
+  const auto part = static_cast<std::int32_t>(blockIdx.x);
+  int which = 0;
+  for (int count = a.count; count > 1;) {  // the last tensor that does not begin after the part
+    const int half = count / 2;
+    const bool later = a.tensors[which + half].first_part <= part;
+    which += later ? half : 0;
+    count = later ? count - half : half;
+  }
+  const TensorInList& x = a.tensors[which];
+  const std::int64_t begin = (part - x.first_part) * x.each;
+  const std::int64_t end = begin + x.each < x.count ? begin + x.each : x.count;
+  const double sum = sum_of_squares<T>(x, begin, end);
+  if (threadIdx.x != 0) return;
+  const bool is_whole = end_of_parts(a, which) - x.first_part == 1;
+  (is_whole ? a.results[x.result] : a.partials[part]) = sum;
 }
 
 /// Arrays: x, y. The logarithm of the sum of the exponentials of each row; minus infinity of none.
@@ -306,6 +312,7 @@ __device__ void sum_column_pieces(const RowArguments& a) {
 #pragma unroll
             for (int n = 0; n < pieces_at_once; ++n) add(all[n]);
           }
+#pragma unroll 1
           for (; row < end; row += rows_at_once) add(load_piece<T>(x + row * stride + column));
         }
 #pragma unroll
@@ -358,25 +365,6 @@ __global__ void smallest_rows_i64(const RowArguments a) {
   reduce_rows<std::int64_t, ExtremeReduction<NanMinimum>>(a);
 }
 
-/// A block has a part of a tensor.
-__global__ void sum_squares_of_list(const __grid_constant__ ListArguments a) {
-  const auto part = static_cast<std::int32_t>(blockIdx.x);
-  int which = 0;
-  for (int count = a.count; count > 1;) {  // the last tensor that does not begin after the part
-    const int half = count / 2;
-    const bool later = a.tensors[which + half].first_part <= part;
-    which += later ? half : 0;
-    count = later ? count - half : half;
-  }
-  const TensorInList& x = a.tensors[which];
-  const std::int64_t begin = (part - x.first_part) * x.each;
-  const std::int64_t end = begin + x.each < x.count ? begin + x.each : x.count;
-  const double sum = sum_of_squares_of(x, begin, end);
-  if (threadIdx.x != 0) return;
-  const bool is_whole = end_of_parts(a, which) - x.first_part == 1;
-  (is_whole ? a.results[which] : a.partials[part]) = sum;
-}
-
 /// A block has a tensor.
 __global__ void join_sums_of_list(const __grid_constant__ ListArguments a) {
   const int which = static_cast<int>(blockIdx.x);
@@ -388,7 +376,7 @@ __global__ void join_sums_of_list(const __grid_constant__ ListArguments a) {
     sum += a.partials[i];
   }
   sum = sum_block(sum);
-  if (threadIdx.x == 0) a.results[which] = sum;
+  if (threadIdx.x == 0) a.results[a.tensors[which].result] = sum;
 }
 
 __global__ void log_sum_of_rows_f32(const RowArguments a) { log_sum_of_rows<float>(a); }
@@ -424,3 +412,13 @@ __global__ void recurrence_along_rows_f64(const RowArguments a) { recur_along_ro
 PIECES(float, f32)
 PIECES(BFloat16, bf16)
 PIECES(Half, f16)
+
+#define LISTS(T, type)                                                                             \
+  extern "C" __global__ void sum_squares_of_list_##type(const __grid_constant__ ListArguments a) { \
+    sum_squares_of_list<T>(a);                                                                     \
+  }
+
+LISTS(float, f32)
+LISTS(double, f64)
+LISTS(BFloat16, bf16)
+LISTS(Half, f16)

@@ -4,7 +4,7 @@
 
 namespace tessera::cuda {
 
-/// Tensors of one launch that adds up the squares of each.
+/// Tensors of one launch, of one type, that adds up the squares of each.
 inline constexpr int most_listed = 256;
 /// A contiguous tensor whose elements are added up in parts, a block each.
 struct TensorInList {
@@ -12,10 +12,10 @@ struct TensorInList {
   std::int64_t count;
   std::int64_t each;  // elements of a part
   std::int32_t first_part;
-  DType type;
+  std::int32_t result;  // its place among the results
 };
 struct ListArguments {
-  double* results;   // one for each tensor
+  double* results;   // of the operator's tensors
   double* partials;  // one for each part of all tensors
   int count;
   int parts;

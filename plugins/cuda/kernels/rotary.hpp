@@ -4,19 +4,19 @@
 
 namespace tessera::cuda {
 
-/// Heads that one thread turns by the same angles; one where there is too little for all
-/// processors.
-inline constexpr int heads_at_once = 4;
+/// Angles of a block that makes them itself, for the rows of time that it has: one for each thread.
+inline constexpr int angles_of_block = 256;
 
 /// The cosines and sines of each position and pair are made once for all heads, in the type that is
 /// computed in: [rows, half], a row for each time, or for each time of each batch.
 struct RotaryTable {
   RotaryArguments rotary;
-  void* cosines;
+  void* cosines;  // not of rotary_pieces_TYPE, whose blocks make those of their rows
   void* sines;
   std::int64_t batch_rows;  // rows from batch to batch; 0: they share them
   std::int64_t rows;
-  bool one_head;  // a thread turns one head, not heads_at_once
+  int rows_of_block;
+  double frequencies[angles_of_block];  // of the pairs, by the host, where they are that few
 };
 
 }  // namespace tessera::cuda

@@ -19,6 +19,7 @@
 #include "fault.hpp"
 #include "handles.hpp"
 #include "memory.hpp"
+#include "modes.hpp"
 #include "streams.hpp"
 #include "text.hpp"
 
@@ -251,7 +252,12 @@ BlasAlgorithm algorithm_for(const BlasProductData& product, const BlasLayoutData
            alignments}};
 }
 
+/// Of results as they are summed. Where nothing is computed, none: a library's does not grow with
+/// the result.
 std::size_t workspace_for(const BlasProductData& product, const BlasLayoutData& d) {
+  if (emulator::Modes::instance().only_lists) {
+    return 0;
+  }
   return (product.compute == BlasCompute::f64 ? 8 : 4) * d.rows * d.columns *
          static_cast<std::size_t>(d.count);
 }

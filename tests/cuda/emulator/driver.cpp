@@ -24,6 +24,7 @@
 #include "fault.hpp"
 #include "grid.hpp"
 #include "handles.hpp"
+#include "kernels/arguments.hpp"
 #include "memory.hpp"
 #include "modes.hpp"
 #include "module_image.hpp"
@@ -307,6 +308,16 @@ void wait_where_asked(std::string_view function) {
     }
     names.remove_prefix(std::min(end + 1, names.size()));
   }
+}
+
+/// Of a kernel that gets rows and nothing else; else 0.
+std::uint64_t elements_of_rows(const std::vector<std::byte>& structure) {
+  tessera::cuda::RowArguments rows;
+  if (structure.size() != sizeof rows) {
+    return 0;
+  }
+  std::memcpy(&rows, structure.data(), sizeof rows);
+  return static_cast<std::uint64_t>(rows.rows * rows.length);
 }
 
 }  // namespace
@@ -694,8 +705,6 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
     return Result::invalid_value;
   }
   load_lazily(function->kernel.name, *stream->stream);
-  Modes::instance().list(function->kernel.name, grid_x * grid_y * grid_z,
-                         block_x * block_y * block_z);
   auto launch = std::make_shared<emulator::Launch>();
   launch->kernel = &function->kernel;
   launch->grid = {grid_x, grid_y, grid_z};
@@ -703,6 +712,8 @@ Result cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsig
   launch->memory = shared_bytes;
   const auto* structure = static_cast<const std::byte*>(extra[1]);
   launch->structure.assign(structure, structure + *static_cast<std::size_t*>(extra[3]));
+  Modes::instance().list(function->kernel.name, grid_x * grid_y * grid_z,
+                         block_x * block_y * block_z, elements_of_rows(launch->structure));
   Memory::instance().open_addresses(launch->structure.data(), launch->structure.size());
   launch->stream = name_of(*stream->stream);
   last_priority = stream->stream->priority;

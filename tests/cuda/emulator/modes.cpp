@@ -37,13 +37,14 @@ Modes::Modes(std::uint64_t drawn_by)
   context_bytes = (std::size_t{200} + numbers() % 800) << 20;
 }
 
-void Modes::list(const std::string& kernel, unsigned blocks, unsigned threads) const {
+void Modes::list(const std::string& kernel, unsigned blocks, unsigned threads,
+                 std::uint64_t elements) const {
   if (!only_lists) {
     return;
   }
   static const int file = open(std::getenv("TESSERA_EMULATOR_LAUNCHES"),
                                O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  const std::string line = text("launch ", kernel, " ", blocks, " ", threads, "\n");
+  const std::string line = text("launch ", kernel, " ", blocks, " ", threads, " ", elements, "\n");
   if (write(file, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     throw Fault("the emulator cannot write the file TESSERA_EMULATOR_LAUNCHES");
   }

@@ -26,7 +26,9 @@ struct Modes {
   /// Launches are listed in the file TESSERA_EMULATOR_LAUNCHES, and devices do nothing: memory of
   /// any size, without values.
   bool only_lists = false;
-  void list(const std::string& kernel, unsigned blocks, unsigned threads) const;
+  /// `elements`: of all rows; 0: not known.
+  void list(const std::string& kernel, unsigned blocks, unsigned threads,
+            std::uint64_t elements) const;
 
   /// "TESSERA_EMULATOR_MODES=3 (a stream's queue takes 12 tasks, ...)".
   std::string describe() const;

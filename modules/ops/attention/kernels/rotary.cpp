@@ -10,18 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "attention/host_math.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
 
 namespace tessera::kernels {
 namespace {
-
-struct HostMath {
-  static double pow(double x, double exponent) { return std::pow(x, exponent); }
-  static double log(double x) { return std::log(x); }
-  static double floor(double x) { return std::floor(x); }
-  static double ceil(double x) { return std::ceil(x); }
-};
 
 /// An order of tables.
 struct TableOrder {
@@ -53,7 +47,7 @@ std::shared_ptr<const Table<C>> build_table(const RotaryFrequencies& frequencies
   table->cosines.resize(count);
   table->sines.resize(count);
   for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency = functions::rotary_frequency<HostMath>(frequencies, half, i);
+    const double frequency = functions::rotary_frequency<functions::HostMath>(frequencies, half, i);
     for (std::int64_t position = 0; position < positions; ++position) {
       const double angle = static_cast<double>(position) * frequency;
       const auto at = static_cast<std::size_t>(position * half + i);
