@@ -112,6 +112,7 @@ class AskedModel {
                        {.tokens = task.most_tokens,
                         .sampling = {.temperature = task.temperature},
                         .stop = task.until,
+                        .end_tokens = special_tokens_in(task.until),
                         .batch = batch});
     std::vector<std::string> answers;
     for (const text::GeneratedText& text : texts) {
@@ -130,6 +131,18 @@ class AskedModel {
   }
 
  private:
+  /// Stops that are written as special tokens, which texts do not have, end a text by their ids.
+  Tokens special_tokens_in(const std::vector<std::string>& stops) const {
+    Tokens ids;
+    for (const std::string& stop : stops) {
+      const auto id = tokenizer_.id(stop);
+      if (id && tokenizer_.is_special(*id)) {
+        ids.push_back(*id);
+      }
+    }
+    return ids;
+  }
+
   Tokens encoded(std::string_view text, bool special) const {
     const auto ids = tokenizer_.encode(text, {.add_special = special});
     return {ids.begin(), ids.end()};
