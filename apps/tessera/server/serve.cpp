@@ -120,14 +120,14 @@ struct EventStream {
   bool begun = false;
 };
 
-/// What the server has for its clients: the model's answers, one after the other.
+/// What the server has for its clients: the model's answers, several at the same time.
 class ChatServer : public HttpService {
  public:
   ChatServer(const text::TextModel& model, const ServeOptions& options)
       : model_(model),
         options_(options),
         format_(model, options.chat_template),
-        decoding_(model.ranks(), model.shape().vocab),
+        engine_(model.ranks(), model.shape().vocab, options.engine),
         jobs_(static_cast<std::size_t>(options.waiting)),
         name_(name_of(model.path())),
         readers_(static_cast<std::size_t>(options.waiting)) {
@@ -139,12 +139,12 @@ class ChatServer : public HttpService {
     try {
       started(http.port());
       while (!stops()) {
-        if (const auto job = jobs_.take(std::chrono::milliseconds(100))) {
-          job->run(model_, decoding_, [this] { return !stops(); });
-        }
+        begin_jobs();
+        engine_.step();
         model_.ranks().check_others();
         http.check();
       }
+      engine_.step();  // those that are not wanted any more are told
     } catch (...) {
       jobs_.close();
       throw;
@@ -194,6 +194,18 @@ class ChatServer : public HttpService {
 
  private:
   bool stops() const { return is_to_stop(model_); }
+
+  /// Those that wait join, while there are places; where nothing is at work, after a time at most.
+  void begin_jobs() {
+    while (engine_.size() < options_.engine.most) {
+      const std::chrono::milliseconds within(engine_.size() == 0 ? 100 : 0);
+      const auto job = jobs_.take(within);
+      if (!job) {
+        return;
+      }
+      AnswerJob::begin(job, model_, engine_, [this] { return !stops(); });
+    }
+  }
 
   static HttpAnswer busy() { return error_answer(503, "too many requests are waiting"); }
 
@@ -291,7 +303,7 @@ class ChatServer : public HttpService {
   const text::TextModel& model_;
   ServeOptions options_;
   text::ChatFormat format_;
-  text::Decoding decoding_;
+  text::Engine engine_;
   JobQueue jobs_;
   std::string name_;
   std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));
