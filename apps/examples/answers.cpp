@@ -22,9 +22,9 @@ int main(int count, char** words) {
     for (int i = 2; i < count; ++i) {
       prompts.push_back(text::prompt_tokens(model, words[i]));
     }
-    text::Decoding decoding(model.ranks(), model.shape().vocab);
+    text::Engine engine(model.ranks(), model.shape().vocab);
     const text::GenerationOptions options{.tokens = 24, .sampling = {.temperature = 0}};
-    const auto answers = text::generate(model, decoding, prompts, options);
+    const auto answers = text::generate(model, engine, prompts, options);
     for (std::size_t i = 0; i < answers.size(); ++i) {
       std::printf("%s|%s\n", words[i + 2], answers[i].text.c_str());
     }

@@ -106,9 +106,9 @@ class AskedModel {
       }
       prompts.push_back(std::move(tokens));
     }
-    text::Decoding decoding(model_.ranks(), model_.shape().vocab);
+    text::Engine engine(model_.ranks(), model_.shape().vocab, {.most = batch});
     const std::vector<text::GeneratedText> texts =
-        text::generate(model_, decoding, prompts,
+        text::generate(model_, engine, prompts,
                        {.tokens = task.most_tokens,
                         .sampling = {.temperature = task.temperature},
                         .stop = task.until,

@@ -126,6 +126,10 @@ AttentionLayer::AttentionLayer(const AttentionOptions& options) : inner_options_
   options.check();
 }
 
+TokenPositions AttentionLayer::positions_of(const Tensor& given) const {
+  return cache_ == nullptr ? TokenPositions{.given = given} : cache_->positions_of(given);
+}
+
 void AttentionLayer::add_inner() {
   inner_ = add_child<InnerAttention>("inner_attention", inner_options_);
 }
@@ -140,11 +144,11 @@ Tensor AttentionLayer::attended(const Tensor& q, Tensor k, Tensor v, const Tenso
                          "documents"});
   }
   Tensor result;  // (B, T, H, D)
-  if (cache_ != nullptr && cache_->is_split()) {
+  if (cache_ != nullptr && cache_->attends()) {
     if (mask || documents || (is_training() && options.dropout > 0)) {
       fail_input({.thing = fmt::format("module '{}'", name()),
-                  .wrong = "with a cache that is split over ranks, attention takes no mask and no "
-                           "documents, and drops no probabilities"});
+                  .wrong = "with a cache that is split over ranks, or of several texts, attention "
+                           "takes no mask and no documents, and drops no probabilities"});
     }
     result = cache_->attend(q, k, v,
                             {.scale = options.scale,
@@ -299,9 +303,9 @@ Tensor Attention::prepared(const Tensor& projected, const Child& norm,
 }
 
 Tensors Attention::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);  // (B, T, C)
-  const Tensor& mask = inputs[1];      // (B or 1, H or 1, T, keys)
-  const TokenPositions positions{.given = inputs[2], .before = tokens_before()};  // (B, T)
+  const Tensor& x = input(inputs, 0);                        // (B, T, C)
+  const Tensor& mask = inputs[1];                            // (B or 1, H or 1, T, keys)
+  const TokenPositions positions = positions_of(inputs[2]);  // (B, T)
   const Tensor q =
       grown(prepared((*q_)(x), q_norm_, positions), options_.growth, positions);  // (B, T, H, D)
   const Tensor k = prepared((*k_)(x), k_norm_, positions);                        // (B, T, K, D)

@@ -90,8 +90,9 @@ class InnerAttention : public Module {
 class AttentionLayer : public Module {
  public:
   /// With a cache, forward takes the tokens that follow those in it and appends them; null for
-  /// none. The cache must live as long as it is set. With a split one, inner_attention is not
-  /// called: the cache computes what it would. Errors of forward then: a mask, documents, dropout.
+  /// none. The cache must live as long as it is set. With one that attends(), inner_attention is
+  /// not called: the cache computes what it would. Errors of forward then: a mask, documents,
+  /// dropout.
   void set_cache(AttentionCache* cache) { cache_ = cache; }
 
  protected:
@@ -100,8 +101,8 @@ class AttentionLayer : public Module {
   /// Adds inner_attention, which follows the projections: parameters are initialised in the order
   /// of the children.
   void add_inner();
-  /// How many tokens are in the cache.
-  std::int64_t tokens_before() const { return cache_ == nullptr ? 0 : cache_->length(); }
+  /// The positions of a call's tokens: the given ones, or those that follow the cache's.
+  TokenPositions positions_of(const Tensor& given) const;
   /// q [B, T, H, D], k [B, T, KV, D], v [B, T, KV, Dv], rotated -> [B, T, H Dv]. Mask and
   /// documents as those of Attention; `positions`: of documents; `sinks`: undefined for none.
   Tensor attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask, const Tensor& documents,

@@ -5,6 +5,8 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +34,18 @@ void make_room(Tensor& kept, const Tensor& x, std::int64_t length, std::int64_t 
   const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype(), x.device());
   if (length > 0) {
     ops::copy_(ops::narrow(larger, 2, 0, length), ops::narrow(kept, 2, 0, length));
+  }
+  kept = larger;
+}
+
+/// Makes room for so many places in `kept` [1, KV, places, D] of x [1, T, KV, D].
+void make_places(Tensor& kept, const Tensor& x, std::int64_t places) {
+  if (kept && kept.size(2) >= places) {
+    return;
+  }
+  const Tensor larger = empty({1, x.size(2), places, x.size(3)}, x.dtype(), x.device());
+  if (kept) {
+    ops::copy_(ops::narrow(larger, 2, 0, kept.size(2)), kept);
   }
   kept = larger;
 }
@@ -219,6 +233,36 @@ ops::AttentionBlock merged(const ops::AttentionBlock& own, bool chunks,
   return result;
 }
 
+/// Writes x [1, T, KV, D], the tokens of a batch, into their places.
+void keep_rows(Tensor& kept, const Tensor& x, const RaggedBatch& batch) {
+  make_places(kept, x, batch.places);
+  const Tensor by_head = ops::transpose(x, 1, 2);  // (1, KV, T, D)
+  std::int64_t token = 0;                          // of the row's first one
+  for (const RaggedRow& row : batch.rows) {
+    for (const PositionRun& run : row.kept) {
+      const std::int64_t from = std::max(row.first, run.position);
+      const std::int64_t count = std::min(row.end(), run.position + run.count) - from;
+      if (count > 0) {
+        ops::copy_(ops::narrow(kept, 2, run.place + from - run.position, count),
+                   ops::narrow(by_head, 2, token + from - row.first, count));
+      }
+    }
+    token += row.count;
+  }
+}
+
+/// What is kept of all tokens of a row, as [1, T, KV, D]: as it is where it is in one piece.
+Tensor kept_of_row(const Tensor& kept, const RaggedRow& row) {
+  std::vector<Tensor> pieces;
+  for (const PositionRun& run : row.kept) {
+    const std::int64_t count = std::min(run.count, row.end() - run.position);
+    if (count > 0) {
+      pieces.push_back(ops::narrow(kept, 2, run.place, count));
+    }
+  }
+  return ops::transpose(pieces.size() == 1 ? pieces[0] : ops::cat(pieces, 2), 1, 2);
+}
+
 /// Those of the heads that this rank has of q.
 Tensor own_sinks(const Tensor& sinks, const Tensor& q) {
   if (!sinks.is_distributed()) {
@@ -253,10 +297,24 @@ std::vector<PositionRun> PositionParts::runs(std::int64_t rank, std::int64_t beg
   return found;
 }
 
+void AttentionCache::set_batch(const RaggedBatch* batch, Tensor positions) {
+  require(batch == nullptr || !is_split(),
+          "attention cache: one that is split over ranks has no batches of several texts");
+  batch_ = batch;
+  positions_ = std::move(positions);
+}
+
+TokenPositions AttentionCache::positions_of(const Tensor& given) const {
+  if (batch_ == nullptr || given) {
+    return {.given = given, .before = length_};
+  }
+  return {.given = positions_, .before = 0, .batch = batch_};
+}
+
 std::int64_t AttentionCache::bytes() const { return bytes_of(keys_) + bytes_of(values_); }
 
 void AttentionCache::append(Tensor& keys, Tensor& values) {
-  require(!is_split(), "attention cache: a split one has no rank with all keys; call attend()");
+  require(!attends(), "attention cache: a split one has no rank with all keys; call attend()");
   check_fits(keys_, local_of(keys), "keys");
   check_fits(values_, local_of(values), "values");
   const std::int64_t added = keys.size(1);
@@ -269,6 +327,9 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
                               const ops::AttentionBlockOptions& options, std::int64_t chunk,
                               const Tensor& sinks) {
   const NoGrad no_gradients;
+  if (batch_ != nullptr) {
+    return attend_rows(q, keys, values, options, chunk, sinks);
+  }
   require(is_split() && q.is_distributed() && keys.is_distributed() && values.is_distributed(),
           "attention cache: attend() needs a split cache and distributed tensors");
   for (const Tensor* const x : {&q, &keys, &values}) {
@@ -314,7 +375,90 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
   return make_distributed(y, Spec::make(q.layout(), shape, q.dtype()));
 }
 
+Tensor AttentionCache::attend_rows(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                   const ops::AttentionBlockOptions& options, std::int64_t chunk,
+                                   const Tensor& sinks) {
+  for (const Tensor* const x : {&q, &keys, &values}) {
+    if (x->is_distributed()) {
+      check_layout(*x, -1);
+    }
+  }
+  const Tensor& own_q = local_of(q);  // (1, T, H, D)
+  require(own_q.size(0) == 1, "attention cache: a batch of several texts is one row of tokens");
+  keep_rows(keys_, local_of(keys), *batch_);
+  keep_rows(values_, local_of(values), *batch_);
+  const Tensor begins = zeros({1, own_q.size(1)}, DType::i64, own_q.device());
+  std::vector<Tensor> results;
+  std::int64_t begin = 0;
+  for (const RaggedRow& row : batch_->rows) {
+    const Tensor row_q = ops::narrow(own_q, 1, begin, row.count);
+    ops::AttentionBlockOptions of_row = options;
+    of_row.first_query = row.first;
+    if (chunk > 0) {
+      of_row.documents = begins_of_chunks(row_q, row.first, chunk);
+    } else if (batch_->exact && options.causal) {
+      // One document: a single query is computed as one of many is.
+      of_row.documents = ops::narrow(begins, 1, 0, row.count);
+    }
+    const ops::AttentionBlock block =
+        ops::attention_block(row_q, kept_of_row(keys_, row), kept_of_row(values_, row), of_row);
+    results.push_back(sinks ? with_sinks(block, own_sinks(sinks, q), q.dtype()) : block.y);
+    begin += row.count;
+  }
+  require(begin == own_q.size(1), "attention cache: the batch has another number of tokens");
+  const Tensor y = results.size() == 1 ? results[0] : ops::cat(results, 1);
+  if (!q.is_distributed()) {
+    return y;
+  }
+  Dims shape = q.shape();
+  shape[3] = values.size(3);
+  return make_distributed(y, Spec::make(q.layout(), shape, q.dtype()));
+}
+
+void KeyValueCache::set_batch(const RaggedBatch* now) {
+  batch = now;
+  batch_positions = Tensor();
+  if (now != nullptr) {
+    std::vector<std::int64_t> numbers;
+    for (const RaggedRow& row : now->rows) {
+      for (std::int64_t position = row.first; position < row.end(); ++position) {
+        numbers.push_back(position);
+      }
+    }
+    batch_positions = from_values(std::span<const std::int64_t>(numbers), {std::ssize(numbers)});
+  }
+  for (AttentionCache& layer : layers) {
+    layer.set_batch(now, batch_positions);
+  }
+  for (RecurrentState& state : states) {
+    state.batch = now;
+    if (now != nullptr && std::ssize(state.of_texts) < now->states) {
+      state.of_texts.resize(static_cast<std::size_t>(now->states));
+    }
+  }
+}
+
+Tensor KeyValueCache::positions(std::int64_t count) const {
+  if (batch != nullptr) {
+    return batch_positions;
+  }
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), length());
+  return from_values(std::span<const std::int64_t>(numbers), {count});
+}
+
+Tensor KeyValueCache::scored(const Tensor& hidden) const {
+  if (batch == nullptr || std::ssize(batch->scored) == hidden.size(1)) {
+    return hidden;
+  }
+  const std::span<const std::int64_t> tokens = batch->scored;
+  return ops::index_select(hidden, from_values(tokens, {std::ssize(tokens)}), 1);
+}
+
 std::int64_t KeyValueCache::length() const {
+  require(batch == nullptr,
+          "cache: each text of its batch has a length; a family that computes positions itself "
+          "takes them from KeyValueCache::positions()");
   const std::int64_t of_states = states.empty() ? 0 : states.back().length;
   return layers.empty() ? of_states : layers.back().length();
 }

@@ -3,6 +3,8 @@ export module tessera.nn:attention_cache;
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
+import :ragged_batch;
+import :rotary;
 import :recurrent;
 
 export namespace tessera::nn {
@@ -10,13 +12,6 @@ export namespace tessera::nn {
 /// The result of a block of keys as if each head had one more key, whose score is sinks [H] and
 /// whose value is 0: y [B, T, H, Dv] in the type `dtype`.
 Tensor with_sinks(const ops::AttentionBlock& block, const Tensor& sinks, DType dtype);
-
-/// Some positions of a sequence that follow one another, and are on one rank.
-struct PositionRun {
-  std::int64_t position = 0;  // the first one
-  std::int64_t place = 0;     // of the first one, among all positions that the rank keeps
-  std::int64_t count = 0;
-};
 
 /// Which rank keeps which positions of a sequence: blocks of positions are dealt to the ranks in
 /// turn, so that all parts grow evenly.
@@ -41,17 +36,27 @@ class AttentionCache {
   explicit AttentionCache(int axis) : axis_(axis) {}
 
   bool is_split() const { return axis_ >= 0; }
+  /// Whether attend() computes attention: it is split, or has a batch of several texts.
+  bool attends() const { return is_split() || batch_ != nullptr; }
+  /// The calls that follow are of this batch; null: of rows of one length. It must live as long as
+  /// it is set. Error: a split cache.
+  /// `positions`: of its tokens, i64 [T].
+  void set_batch(const RaggedBatch* batch, Tensor positions);
+  /// The positions of the tokens of a call: the given ones, or those that follow the tokens so far,
+  /// in a batch those of each text.
+  TokenPositions positions_of(const Tensor& given) const;
   /// How many tokens it has, on all ranks together.
   std::int64_t length() const { return length_; }
   /// Bytes of this rank's memory for them, with the room for further ones.
   std::int64_t bytes() const;
   /// Appends keys [B, T, KV, D] and values [B, T, KV, Dv] and makes them those of all tokens.
   /// Errors: another batch, or other heads, than the tokens before; tokens that are split over
-  /// ranks; a split cache.
+  /// ranks; a cache that attends().
   void append(Tensor& keys, Tensor& values);
-  /// Of a split cache: appends keys and values, and returns the attention [B, T, H, Dv] of the
-  /// tokens' queries q [B, T, H, D] to all keys so far. Along the cache's axis all three are
-  /// Shard(1), in equal parts, or Replicate; the result is what q is. `options`: positions are the
+  /// Of a cache that attends(): appends keys and values, and returns the attention [B, T, H, Dv] of
+  /// the tokens' queries q [B, T, H, D] to all keys so far, in a batch of several texts to those of
+  /// their own text. Along a split cache's axis all three are Shard(1), in equal parts, or
+  /// Replicate; the result is what q is. `options`: positions are the
   /// cache's, and there are no documents. `chunk`: see AttentionOptions; `sinks`: see with_sinks(),
   /// undefined for none. Errors: other layouts, another batch, other heads.
   Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values,
@@ -62,18 +67,37 @@ class AttentionCache {
 
  private:
   int axis_ = -1;
-  Tensor keys_;    // [B, KV, room, D]; undefined before the first token
-  Tensor values_;  // the same with Dv
+  /// attend() of a batch of several texts.
+  Tensor attend_rows(const Tensor& q, const Tensor& keys, const Tensor& values,
+                     const ops::AttentionBlockOptions& options, std::int64_t chunk,
+                     const Tensor& sinks);
+
+  const RaggedBatch* batch_ = nullptr;
+  Tensor positions_;  // of the batch's tokens
+  Tensor keys_;       // [B, KV, room, D], of a batch [1, KV, places, D]; undefined at first
+  Tensor values_;     // the same with Dv
   std::int64_t length_ = 0;
 };
 
-/// What all layers keep of the tokens so far, for generation.
+/// What all layers keep of the tokens so far, for generation: of rows of one length, or of several
+/// texts of which some are computed in each batch.
 struct KeyValueCache {
   /// The mesh axis over which each attention layer's cache is split; -1: none.
   int axis = -1;
   std::vector<AttentionCache> layers = {};  // of those that attend
   std::vector<RecurrentState> states = {};  // of those that pass on a state
-  /// How many tokens it has.
+  const RaggedBatch* batch = nullptr;       // see set_batch()
+  Tensor batch_positions = {};
+
+  /// The calls of the model that follow are of this batch; null: of rows of one length. It must
+  /// live as long as it is set. What both leave behind has no room together: clear() in between.
+  /// Error: a split cache.
+  void set_batch(const RaggedBatch* now);
+  /// The positions in their texts of the `count` tokens of a call, i64 [count].
+  Tensor positions(std::int64_t count) const;
+  /// Of hidden states [B, T, C] those of the tokens that have logits; outside of a batch all.
+  Tensor scored(const Tensor& hidden) const;
+  /// How many tokens it has. Error: it has a batch, whose texts have a length each.
   std::int64_t length() const;
   /// Bytes of this rank's memory for them.
   std::int64_t bytes() const;

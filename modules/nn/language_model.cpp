@@ -36,6 +36,9 @@ void LanguageModel::complete(Child head, double softcap) {
 
 Tensors LanguageModel::forward(const Tensors& inputs) {
   Tensor hidden = hidden_states(inputs);
+  if (cache_ != nullptr && pieces_.ends()) {
+    hidden = cache_->scored(hidden);
+  }
   return {pieces_.ends() ? soft_capped((*head_)(hidden), softcap_) : std::move(hidden)};
 }
 
@@ -209,6 +212,7 @@ void LanguageModel::set_cache(KeyValueCache* cache) {
     cache->layers.resize(attentions.size(), AttentionCache(cache->axis));
     cache->states.resize(recurrent.size());
   }
+  cache_ = cache;
   for (std::size_t i = 0; i < recurrent.size(); ++i) {
     recurrent[i]->set_state(cache == nullptr ? nullptr : &cache->states[i]);
   }

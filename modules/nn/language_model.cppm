@@ -58,7 +58,9 @@ class LanguageModel : public Module {
   /// is not a Linear, or its logits are converted to another layout before the loss.
   void set_head_rows(std::int64_t rows);
   /// With a cache, forward takes the tokens that follow those in the cache and appends them; null
-  /// for none. The cache must live as long as it is set. Errors: a layer's attention was replaced
+  /// for none. The cache must live as long as it is set. With a batch of several texts, the logits
+  /// are those of RaggedBatch::scored, [1, scored, vocab]; a family that overrides forward may give
+  /// all of them. Errors: a layer's attention was replaced
   /// by a module that is not an AttentionLayer; a recurrent layer with a cache that is split.
   virtual void set_cache(KeyValueCache* cache);
   /// Each block recomputes its activations in backward instead of saving them.
@@ -101,6 +103,7 @@ class LanguageModel : public Module {
   PieceRange pieces_;
   Tensor entering_;  // in the place of tokens; undefined: tokens
   Tensor row_terms_;
+  const KeyValueCache* cache_ = nullptr;
 };
 
 /// The module as a model of the next token; null: it is none. Whoever depends on it asks here.

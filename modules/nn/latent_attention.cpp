@@ -84,8 +84,8 @@ std::string_view LatentAttention::kind() const { return "LatentAttention"; }
 std::vector<std::string> LatentAttention::input_names() const { return attention_inputs(); }
 
 Tensors LatentAttention::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);                                             // (B, T, C)
-  const TokenPositions positions{.given = inputs[2], .before = tokens_before()};  // (B, T)
+  const Tensor& x = input(inputs, 0);                        // (B, T, C)
+  const TokenPositions positions = positions_of(inputs[2]);  // (B, T)
   const std::int64_t plain = options_.plain_dim;
   const std::int64_t rotated = options_.rotated_dim;
   const std::int64_t rank = options_.latent_rank;

@@ -11,6 +11,7 @@ export import :packed_weight;         // PackedWeight: weights in another form
 export import :low_rank_update;       // LowRankUpdate: what is trained beside a weight
 export import :pieces;                // a model as a chain of pieces, AbsentModule
 export import :layers;                // Linear, Embedding, norms, Dropout, the loss
+export import :ragged_batch;          // tokens of several texts that are computed together
 export import :rotary;                // the rotation of queries and keys by their positions
 export import :feed_forward;          // feed-forward parts
 export import :recurrent;             // layers with a state of equal size: delta rule, Mamba 2

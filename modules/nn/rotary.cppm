@@ -3,6 +3,7 @@ export module tessera.nn:rotary;
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
+import :ragged_batch;
 
 export namespace tessera::nn {
 
@@ -35,8 +36,9 @@ struct QueryGrowth {
 
 /// Where the tokens of a call are.
 struct TokenPositions {
-  Tensor given;             // i64 [T] or [B, T]; undefined: they follow one another
-  std::int64_t before = 0;  // then the number of tokens before the first
+  Tensor given;                        // i64 [T] or [B, T]; undefined: they follow one another
+  std::int64_t before = 0;             // then the number of tokens before the first
+  const RaggedBatch* batch = nullptr;  // the tokens are this batch's, whose positions are given
 };
 
 /// Heads x [B, T, H, D], rotated. Where pairs are neighbours, the rotated features come out in the

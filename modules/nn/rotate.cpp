@@ -56,6 +56,17 @@ Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPosition
   if (options.theta == 0) {
     return x;
   }
+  if (options.stretch != 0 && positions.batch != nullptr) {
+    // The base depends on each text's length.
+    Tensors texts;
+    std::int64_t begin = 0;
+    for (const RaggedRow& row : positions.batch->rows) {
+      texts.push_back(
+          rotate(ops::narrow(x, 1, begin, row.count), options, {.given = {}, .before = row.first}));
+      begin += row.count;
+    }
+    return texts.size() == 1 ? texts[0] : ops::cat(texts, 1);
+  }
   const std::int64_t width = x.size(3);
   const std::int64_t dims = options.dims > 0 ? options.dims : width;
   const double theta = theta_of(options, dims, positions.before + x.size(1));

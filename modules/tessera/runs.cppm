@@ -53,11 +53,12 @@ using text::ask, text::log_likelihood, text::Perplexity, text::PerplexityOptions
 using text::candidates, text::choose, text::likelihoods_of, text::SamplingOptions,
     text::TokenLikelihood, text::TokenLikelihoods, text::TextTokens;
 using text::Chat, text::ChatFormat, text::ChatMessage, text::chat_template_of;
-using text::Copies, text::ModelFiles, text::ModelRanks, text::RankGrid, text::TextModel,
-    text::with_text_model;
-using text::Decoding, text::generate, text::generate_text, text::GeneratedText,
+using text::Continuation, text::Decoding, text::Engine, text::EngineCounts, text::EngineOptions,
+    text::EngineRequest, text::generate, text::generate_text, text::GeneratedText,
     text::GenerationOptions, text::prompt_tokens, text::StreamedText, text::TextEnd, text::TextPart,
     text::TextReceiver;
+using text::Copies, text::ModelFiles, text::ModelRanks, text::RankGrid, text::TextModel,
+    text::with_text_model;
 
 }  // namespace tessera::text
 

@@ -158,7 +158,7 @@ std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messag
 Chat::Chat(const TextModel& model, const std::string& template_file, GenerationOptions options)
     : model_(model),
       format_(model, template_file),
-      decoding_(model.ranks(), model.shape().vocab),
+      engine_(model.ranks(), model.shape().vocab),
       options_(std::move(options)) {
   options_.end_tokens = format_.end_tokens();
 }
@@ -180,7 +180,7 @@ GeneratedText Chat::answer(const std::string& question, const TextReceiver& rece
   const std::vector<std::int64_t> prompt = format_.prompt(longer);
   GenerationOptions options = options_;
   options.seed += messages_.size();  // another answer to a question that is repeated
-  GeneratedText text = generate(model_, decoding_, std::span(&prompt, 1), options, receive).at(0);
+  GeneratedText text = generate(model_, engine_, std::span(&prompt, 1), options, receive).at(0);
   longer.push_back({"assistant", text.text});
   messages_ = std::move(longer);
   return text;

@@ -3,7 +3,7 @@ export module tessera.text:chat;
 import tessera.base;
 import tessera.data;
 import :text_model;
-import :decoding;
+import :text_engine;
 import :generate;
 
 // Conversations with a model, by its chat template.
@@ -61,12 +61,12 @@ class Chat {
   GeneratedText answer(const std::string& question, const TextReceiver& receive);
 
   const std::vector<ChatMessage>& messages() const { return messages_; }
-  const std::string& slow_because() const { return decoding_.slow_because(); }
+  const std::string& slow_because() const { return engine_.slow_because(); }
 
  private:
   const TextModel& model_;
   ChatFormat format_;
-  Decoding decoding_;
+  Engine engine_;
   GenerationOptions options_;
   std::vector<ChatMessage> messages_;
 };

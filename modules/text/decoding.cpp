@@ -13,7 +13,8 @@ import tessera.base;
 namespace tessera::text {
 
 std::size_t Decoding::kept_tokens(const TokenRows& rows) const {
-  if (!slow_because().empty() || kept_.size() != rows.size() || kept_[0].size() >= rows[0].size()) {
+  if (!slow_because().empty() || known_clears_ != ranks_.clears() || kept_.size() != rows.size() ||
+      kept_[0].size() >= rows[0].size()) {
     return 0;
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -24,17 +25,15 @@ std::size_t Decoding::kept_tokens(const TokenRows& rows) const {
   return kept_[0].size();
 }
 
-/// Tokens of a row that one pass reads: so many that a pass costs little more than its products,
-/// and so few that whoever has gone holds the ranks for about a second.
-std::size_t Decoding::pass_tokens(std::int64_t rows) const {
+std::int64_t pass_tokens(const ModelRanks& ranks, std::int64_t vocab, std::int64_t rows) {
   // The logits of all tokens of a long prompt need not be in memory at the same time.
   constexpr std::int64_t values_at_once = std::int64_t{1} << 26;
   constexpr std::int64_t products_at_once = std::int64_t{1} << 36;
   constexpr std::int64_t fewest = 16;
   constexpr std::int64_t most = 512;
-  const std::int64_t by_work = products_at_once / (ranks_.parameters() * rows);
-  const std::int64_t tokens = std::min(values_at_once / (vocab_ * rows), by_work);
-  return static_cast<std::size_t>(ranks_.chunks() * std::clamp(tokens, fewest, most));
+  const std::int64_t by_work = products_at_once / (ranks.parameters() * rows);
+  const std::int64_t tokens = std::min(values_at_once / (vocab * rows), by_work);
+  return ranks.chunks() * std::clamp(tokens, fewest, most);
 }
 
 std::vector<std::vector<double>> Decoding::next(const TokenRows& rows,
@@ -45,7 +44,8 @@ std::vector<std::vector<double>> Decoding::next(const TokenRows& rows,
           "decoding: rows must have one length, of at least one token");
   const auto count = std::ssize(rows);
   const bool keeps = slow_because().empty();
-  const std::size_t at_once = keeps ? pass_tokens(count) : length;
+  const std::size_t at_once =
+      keeps ? static_cast<std::size_t>(pass_tokens(ranks_, vocab_, count)) : length;
   std::size_t begin = kept_tokens(rows);
   kept_.clear();  // an error leaves a cache of unknown length
   std::vector<double> values;
@@ -57,6 +57,7 @@ std::vector<std::vector<double>> Decoding::next(const TokenRows& rows,
       tokens.insert(tokens.end(), of_row.begin(), of_row.end());
     }
     values = ranks_.next_logits(tokens, count, anew);
+    known_clears_ = ranks_.clears();
     begin += part;
     if (begin < length && wanted && !wanted()) {
       for (const auto& row : rows) {

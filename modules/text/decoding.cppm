@@ -31,11 +31,19 @@ class Decoding {
 
  private:
   std::size_t kept_tokens(const TokenRows& rows) const;
-  std::size_t pass_tokens(std::int64_t rows) const;
 
   ModelRanks& ranks_;
   std::int64_t vocab_;
-  TokenRows kept_;  // the rows whose keys and values are kept
+  TokenRows kept_;                  // the rows whose keys and values are kept
+  std::int64_t known_clears_ = -1;  // ModelRanks::clears() then
 };
+
+}  // namespace tessera::text
+
+namespace tessera::text {
+
+/// Tokens of a row that one pass reads: so many that a pass costs little more than its products,
+/// and so few that whoever has gone holds the ranks for about a second.
+std::int64_t pass_tokens(const ModelRanks& ranks, std::int64_t vocab, std::int64_t rows);
 
 }  // namespace tessera::text

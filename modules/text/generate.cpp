@@ -4,8 +4,10 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
-#include <numeric>
+#include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -22,14 +24,37 @@ import tessera.tokenize;
 namespace tessera::text {
 namespace {
 
-/// A prompt and the text that follows it.
-class Continuation {
+void check(const TextModel& model, std::span<const std::int64_t> prompt,
+           const GenerationOptions& options) {
+  options.sampling.check("generate");
+  const bool only_read = options.likeliest && options.of_prompt;
+  if (options.tokens < (only_read ? 0 : 1) || options.batch < 1) {
+    fail_input({.thing = "generate", .wrong = "tokens and batch must be at least 1"});
+  }
+  if (options.likeliest.value_or(0) < 0) {
+    fail_input({.thing = "generate", .wrong = "likeliest must be at least 0"});
+  }
+  const std::int64_t longest = model.longest();
+  if (prompt.empty()) {
+    fail_input({.thing = "generate", .wrong = "a prompt has no tokens"});
+  }
+  if (longest > 0 && std::ssize(prompt) > longest) {
+    fail_input({.thing = "generate",
+                .wrong = "the prompt is longer than the model computes",
+                .expected = fmt::format("at most {} tokens", longest),
+                .got = fmt::format("{}", prompt.size())});
+  }
+}
+
+}  // namespace
+
+struct Continuation::State {
  public:
-  Continuation(const TextModel& model, std::span<const std::int64_t> prompt, std::size_t number,
-               const GenerationOptions& options, const TextReceiver& receive)
+  State(const TextModel& model, std::span<const std::int64_t> prompt, std::size_t number,
+        const GenerationOptions& options, TextReceiver receive)
       : model_(model),
         options_(options),
-        receive_(receive),
+        receive_(std::move(receive)),
         number_(number),
         random_(seed_of(options.seed, number)),
         tokens_(prompt.begin(), prompt.end()),
@@ -47,7 +72,7 @@ class Continuation {
   }
 
   bool ended() const { return ended_; }
-  /// Computes what is asked of the prompt itself.
+
   void read_prompt() {
     if (options_.likeliest && options_.of_prompt) {
       text_.prompt_likelihoods = prompt_likelihoods(model_, tokens_, *options_.likeliest);
@@ -56,13 +81,10 @@ class Continuation {
       end(TextEnd::length);
     }
   }
-  std::size_t size() const { return tokens_.size(); }
-  /// The token after the first `length` of them, or where it has none yet, one by these logits.
-  std::int64_t after(std::size_t length, const std::vector<double>& logits) {
-    if (length == tokens_.size() && !ended_) {
-      add(logits);
-    }
-    return length < tokens_.size() ? tokens_[length] : tokens_.back();
+
+  std::optional<std::int64_t> next(const std::vector<double>& logits) {
+    add(logits);
+    return ended_ ? std::nullopt : std::optional(tokens_.back());
   }
 
   void end(TextEnd how) {
@@ -131,8 +153,8 @@ class Continuation {
   }
 
   const TextModel& model_;
-  const GenerationOptions& options_;
-  const TextReceiver& receive_;
+  GenerationOptions options_;
+  TextReceiver receive_;
   std::size_t number_;
   std::mt19937_64 random_;
   std::vector<std::int64_t> tokens_;
@@ -143,55 +165,30 @@ class Continuation {
   bool ended_ = false;
 };
 
-/// Continues all of them at the same time. The rows have one length: that of the shortest prompt at
-/// first, and a row's next token is one of its prompt until there is none.
-void continue_all(Decoding& decoding, std::span<Continuation> all,
-                  const std::function<bool()>& wanted) {
-  std::size_t length = all[0].size();
-  for (Continuation& one : all) {
-    one.read_prompt();
-    length = std::min(length, one.size());
-  }
-  TokenRows rows(all.size());
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    for (std::size_t at = 0; at < length; ++at) {
-      rows[i].push_back(all[i].after(at, {}));
-    }
-  }
-  while (!std::ranges::all_of(all, &Continuation::ended)) {
-    const std::vector<std::vector<double>> logits = decoding.next(rows, wanted);
-    if (logits.empty()) {
-      std::ranges::for_each(all, [](Continuation& one) { one.end(TextEnd::cancelled); });
-      return;
-    }
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      rows[i].push_back(all[i].after(rows[i].size(), logits[i]));
-    }
-  }
+Continuation::Continuation(const TextModel& model, std::span<const std::int64_t> prompt,
+                           std::size_t number, const GenerationOptions& options,
+                           TextReceiver receive) {
+  check(model, prompt, options);
+  state_ = std::make_unique<State>(model, prompt, number, options, std::move(receive));
 }
 
-void check(const TextModel& model, std::span<const std::vector<std::int64_t>> prompts,
-           const GenerationOptions& options) {
-  options.sampling.check("generate");
-  const bool only_read = options.likeliest && options.of_prompt;
-  if (options.tokens < (only_read ? 0 : 1) || options.batch < 1) {
-    fail_input({.thing = "generate", .wrong = "tokens and batch must be at least 1"});
-  }
-  if (options.likeliest.value_or(0) < 0) {
-    fail_input({.thing = "generate", .wrong = "likeliest must be at least 0"});
-  }
+Continuation::~Continuation() = default;
+
+std::optional<std::int64_t> Continuation::next(const std::vector<double>& logits) {
+  return state_->next(logits);
+}
+void Continuation::read_prompt() { state_->read_prompt(); }
+bool Continuation::ended() const { return state_->ended(); }
+void Continuation::end(TextEnd how) { state_->end(how); }
+GeneratedText Continuation::take() { return state_->take(); }
+
+namespace {
+
+/// Tokens that may follow.
+std::int64_t room_of(const TextModel& model, std::span<const std::int64_t> prompt,
+                     const GenerationOptions& options) {
   const std::int64_t longest = model.longest();
-  for (const std::vector<std::int64_t>& prompt : prompts) {
-    if (prompt.empty()) {
-      fail_input({.thing = "generate", .wrong = "a prompt has no tokens"});
-    }
-    if (longest > 0 && std::ssize(prompt) > longest) {
-      fail_input({.thing = "generate",
-                  .wrong = "the prompt is longer than the model computes",
-                  .expected = fmt::format("at most {} tokens", longest),
-                  .got = fmt::format("{}", prompt.size())});
-    }
-  }
+  return longest > 0 ? std::min(options.tokens, longest - std::ssize(prompt) + 1) : options.tokens;
 }
 
 nlohmann::json json_of(const std::vector<TokenLikelihoods>& all) {
@@ -254,30 +251,48 @@ std::uint64_t seed_of(std::uint64_t seed, std::size_t number) {
   return seed + number * 0x9E3779B97F4A7C15U;  // the golden ratio's bits
 }
 
-std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
+std::vector<GeneratedText> generate(const TextModel& model, Engine& engine,
                                     std::span<const std::vector<std::int64_t>> prompts,
                                     const GenerationOptions& options, const TextReceiver& receive,
                                     const std::function<bool()>& wanted) {
-  check(model, prompts, options);
-  // Prompts of similar lengths are continued together.
-  std::vector<std::size_t> order(prompts.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::sort(order, {}, [&](std::size_t i) { return std::pair(prompts[i].size(), i); });
+  std::vector<std::unique_ptr<Continuation>> all;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    all.push_back(std::make_unique<Continuation>(model, prompts[i], i, options, receive));
+  }
   std::vector<GeneratedText> texts(prompts.size());
-  const auto batch = static_cast<std::size_t>(options.batch);
-  std::erase_if(order,
-                [&](std::size_t i) { return !model.copies().owns(static_cast<std::int64_t>(i)); });
-  for (std::size_t begin = 0; begin < order.size(); begin += batch) {
-    const auto numbers = std::span(order).subspan(begin, std::min(batch, order.size() - begin));
-    std::vector<Continuation> together;
-    together.reserve(numbers.size());
-    for (const std::size_t number : numbers) {
-      together.emplace_back(model, prompts[number], number, options, receive);
+  std::exception_ptr failed;
+  const auto submit = [&](std::size_t i) {
+    all[i]->read_prompt();
+    if (all[i]->ended()) {
+      texts[i] = all[i]->take();
+      return;
     }
-    continue_all(decoding, together, wanted);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      texts[numbers[i]] = together[i].take();
+    engine.submit({.prompt = prompts[i],
+                   .tokens = room_of(model, prompts[i], options),
+                   .next = [&own = *all[i]](const auto& logits) { return own.next(logits); },
+                   .wanted = [&] { return !failed && (!wanted || wanted()); },
+                   .ended =
+                       [&, i](const std::exception* error) {
+                         if (error != nullptr && !failed) {
+                           failed = std::current_exception();
+                         }
+                         all[i]->end(TextEnd::cancelled);
+                         texts[i] = all[i]->take();
+                       }});
+  };
+  for (std::size_t i = 0; i < prompts.size() && !failed;) {
+    if (!model.copies().owns(static_cast<std::int64_t>(i))) {
+      ++i;
+    } else if (engine.size() < options.batch) {
+      submit(i++);
+    } else {
+      engine.step();
     }
+  }
+  while (engine.step()) {
+  }
+  if (failed) {
+    std::rethrow_exception(failed);
   }
   return joined(model.copies(), std::move(texts));
 }
@@ -294,9 +309,9 @@ std::vector<std::int64_t> prompt_tokens(const TextModel& model, std::string_view
 std::string generate_text(const std::string& path, const std::string& prompt,
                           const GenerationOptions& options) {
   const TextModel model(path);
-  Decoding decoding(model.ranks(), model.shape().vocab);
+  Engine engine(model.ranks(), model.shape().vocab);
   const std::vector<std::int64_t> tokens = prompt_tokens(model, prompt);
-  return generate(model, decoding, std::span(&tokens, 1), options).at(0).text;
+  return generate(model, engine, std::span(&tokens, 1), options).at(0).text;
 }
 
 }  // namespace tessera::text

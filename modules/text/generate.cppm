@@ -4,7 +4,7 @@ import tessera.base;
 import tessera.tokenize;
 import :sampling;
 import :text_model;
-import :decoding;
+import :text_engine;
 
 // Text from a trained model, token by token.
 
@@ -54,15 +54,41 @@ using TextReceiver = std::function<bool(std::size_t prompt, const TextPart& part
 /// The seed of the n-th text of a call: texts of one seed are drawn independently.
 std::uint64_t seed_of(std::uint64_t seed, std::size_t number);
 
-/// Continues prompts of tokens. Special tokens are not part of the texts. What is drawn for a
-/// prompt is a function of the seed and the prompt's number, whatever the batch is. The work per
-/// token is linear in the number of tokens so far. Prompts of different lengths share a batch: the
-/// longer ones are read while the shorter ones are continued. Of several copies of the model, each
-/// continues its own prompts, and has all texts in the end. `wanted` is asked between the passes
-/// in which long prompts are read: where it is false, texts of the batch end as cancelled. Where
-/// likelihoods of the prompts are asked for, the number of tokens may be 0. Errors (input): an
-/// option out of range; a prompt without tokens, or longer than the model computes.
-std::vector<GeneratedText> generate(const TextModel& model, Decoding& decoding,
+/// A prompt and the text that follows it, token by token: draws, decodes, and knows the end.
+/// Special tokens are not part of the text. What is drawn is a function of the seed, the number and
+/// the logits.
+class Continuation {
+ public:
+  /// The model must outlive it. `number`: the prompt's. Where likelihoods of the prompt are asked
+  /// for, the number of tokens may be 0. Errors (input): an option out of range; a prompt without
+  /// tokens, or longer than the model computes.
+  Continuation(const TextModel& model, std::span<const std::int64_t> prompt, std::size_t number,
+               const GenerationOptions& options, TextReceiver receive);
+  ~Continuation();
+  Continuation(const Continuation&) = delete;
+  Continuation& operator=(const Continuation&) = delete;
+
+  /// Computes what is asked of the prompt itself; then the text has ended where no token is asked
+  /// for.
+  void read_prompt();
+  bool ended() const;
+  /// The token that follows, by its logits; none: the text has ended.
+  std::optional<std::int64_t> next(const std::vector<double>& logits);
+  /// Ends the text, unless it has ended.
+  void end(TextEnd how);
+  GeneratedText take();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Continues prompts of tokens: `options.batch` of them at the same time, each as Continuation. The
+/// work per token is linear in the number of tokens so far. Of several copies of the model, each
+/// continues its own prompts, and has all texts in the end. `wanted` is asked between steps: where
+/// it is false, texts end as cancelled. The engine has no other requests. Errors (input): those of
+/// Continuation and of Engine::submit.
+std::vector<GeneratedText> generate(const TextModel& model, Engine& engine,
                                     std::span<const std::vector<std::int64_t>> prompts,
                                     const GenerationOptions& options,
                                     const TextReceiver& receive = nullptr,

@@ -4,8 +4,10 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <string>
+#include <tessera/row_products.hpp>
 #include <utility>
 #include <vector>
 module tessera.text;
@@ -40,14 +42,82 @@ class CacheScope {
 
 /// A call as the first rank sends it.
 struct ModelRanks::Call {
-  enum class Kind : std::int64_t { dismiss, logits, loss, likelihoods };
+  enum class Kind : std::int64_t { dismiss, logits, batch, loss, likelihoods };
 
   Kind kind = Kind::dismiss;
   std::int64_t rows = 0;
   std::int64_t likeliest = 0;
   bool anew = false;
-  std::vector<std::int64_t> values = {};  // tokens; of a loss, then the targets
+  std::vector<std::int64_t> values = {};  // tokens; of a loss, then the targets; see message_of()
 };
+
+namespace {
+
+/// A batch and its tokens as numbers.
+std::vector<std::int64_t> message_of(const nn::RaggedBatch& batch,
+                                     std::span<const std::int64_t> tokens) {
+  std::vector<std::int64_t> message = {std::ssize(batch.rows), batch.places, batch.states,
+                                       batch.exact ? 1 : 0, std::ssize(batch.scored)};
+  for (const nn::RaggedRow& row : batch.rows) {
+    message.insert(message.end(), {row.first, row.count, row.state, std::ssize(row.kept)});
+    for (const nn::PositionRun& run : row.kept) {
+      message.insert(message.end(), {run.position, run.place, run.count});
+    }
+  }
+  message.insert(message.end(), batch.scored.begin(), batch.scored.end());
+  message.insert(message.end(), tokens.begin(), tokens.end());
+  return message;
+}
+
+/// Reads such a message; returns the tokens.
+std::span<const std::int64_t> read_message(std::span<const std::int64_t> message,
+                                           nn::RaggedBatch& batch) {
+  std::size_t at = 0;
+  const auto next = [&] { return message[at++]; };
+  const std::int64_t rows = next();
+  batch.places = next();
+  batch.states = next();
+  batch.exact = next() != 0;
+  const std::int64_t scored = next();
+  for (std::int64_t i = 0; i < rows; ++i) {
+    nn::RaggedRow row;
+    row.first = next();
+    row.count = next();
+    row.state = next();
+    for (std::int64_t runs = next(); runs > 0; --runs) {
+      nn::PositionRun run;
+      run.position = next();
+      run.place = next();
+      run.count = next();
+      row.kept.push_back(run);
+    }
+    batch.rows.push_back(std::move(row));
+  }
+  for (std::int64_t i = 0; i < scored; ++i) {
+    batch.scored.push_back(next());
+  }
+  return message.subspan(at);
+}
+
+/// Within it, the model's calls are of this batch.
+class BatchScope {
+ public:
+  BatchScope(nn::KeyValueCache& cache, const nn::RaggedBatch& batch) : cache_(cache) {
+    cache_.set_batch(&batch);
+    if (batch.exact) {
+      rows_.emplace();
+    }
+  }
+  ~BatchScope() { cache_.set_batch(nullptr); }
+  BatchScope(const BatchScope&) = delete;
+  BatchScope& operator=(const BatchScope&) = delete;
+
+ private:
+  nn::KeyValueCache& cache_;
+  std::optional<RowProducts> rows_;
+};
+
+}  // namespace
 
 ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const DeviceMesh& mesh,
                        int context)
@@ -178,6 +248,19 @@ Tensor ModelRanks::last_logits(std::span<const std::int64_t> tokens, std::int64_
   return ops::select(full_tensor(last), 1, chunks_ - 1);
 }
 
+Tensor ModelRanks::scored_logits(std::span<const std::int64_t> message) {
+  nn::RaggedBatch batch;
+  const auto tokens = read_message(message, batch);
+  const BatchScope scope(cache_, batch);
+  const Tensor logits = model_(placed(tokens, 1, false));
+  const Tensor row = ops::select(logits.is_distributed() ? full_tensor(logits) : logits, 0, 0);
+  if (row.size(0) == std::ssize(batch.scored)) {
+    return row;
+  }
+  const std::span<const std::int64_t> scored = batch.scored;
+  return ops::index_select(row, from_values(scored, {std::ssize(scored)}), 0);
+}
+
 Tensor ModelRanks::loss(std::span<const std::int64_t> tokens,
                         std::span<const std::int64_t> targets) {
   // Tokens that are not scored make equal chunks; no token before them sees them.
@@ -239,10 +322,12 @@ std::vector<double> ModelRanks::computed(const Call& call) {
     result = loss(values.first(half), values.subspan(half));
   } else {
     keep(slow_because_.empty());
-    if (call.anew) {
+    const bool in_batches = call.kind == Call::Kind::batch;
+    if (call.anew || std::exchange(in_batches_, in_batches) != in_batches) {
       cache_.clear();
+      ++clears_;
     }
-    result = last_logits(values, call.rows);
+    result = in_batches ? scored_logits(values) : last_logits(values, call.rows);
   }
   return to_doubles(result.is_distributed() ? full_tensor(result) : result);
 }
@@ -268,6 +353,29 @@ std::vector<double> ModelRanks::next_logits(std::span<const std::int64_t> tokens
                    .rows = rows,
                    .anew = anew,
                    .values = {tokens.begin(), tokens.end()}});
+}
+
+TextBytes ModelRanks::text_bytes() {
+  nn::RaggedBatch batch{
+      .rows = {{.kept = {{.count = 1}}}}, .places = 1, .states = 1, .scored = {0}};
+  const std::int64_t token = 0;
+  static_cast<void>(together({.kind = Call::Kind::batch,
+                              .rows = 1,
+                              .anew = true,
+                              .values = message_of(batch, std::span(&token, 1))}));
+  TextBytes bytes;
+  for (const nn::AttentionCache& layer : cache_.layers) {
+    bytes.position += layer.bytes();
+  }
+  for (const nn::RecurrentState& state : cache_.states) {
+    bytes.state += state.bytes();
+  }
+  return bytes;
+}
+
+std::vector<double> ModelRanks::batch_logits(const nn::RaggedBatch& batch,
+                                             std::span<const std::int64_t> tokens) {
+  return together({.kind = Call::Kind::batch, .rows = 1, .values = message_of(batch, tokens)});
 }
 
 double ModelRanks::loss_sum(std::span<const std::int64_t> tokens,

@@ -6,6 +6,7 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.nn;
 import :sampling;
+import :text_memory;
 
 // What is computed with a model, on all ranks that have a part of it.
 
@@ -41,6 +42,16 @@ class ModelRanks {
   /// a text. Errors: a token that the model does not have; an interrupt.
   std::vector<double> next_logits(std::span<const std::int64_t> tokens, std::int64_t rows,
                                   bool anew);
+  /// Whether batch_logits() can be called: keys and values are kept, and texts are not split.
+  bool takes_batches() const { return slow_because_.empty() && context_ < 0; }
+  /// What each rank keeps of a text of a batch. Forgets all that is kept.
+  TextBytes text_bytes();
+  /// The logits [scored, vocab] of a batch's tokens, which are in the order of its rows. What is
+  /// kept between batches is forgotten by next_logits(). Errors: those of next_logits().
+  std::vector<double> batch_logits(const nn::RaggedBatch& batch,
+                                   std::span<const std::int64_t> tokens);
+  /// How often all that was kept has been forgotten.
+  std::int64_t clears() const { return clears_; }
   /// The sum of the losses of one row of tokens. Errors: the same.
   double loss_sum(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
   /// Of each token of one row after the first one, how likely it is after those before it, and so
@@ -75,6 +86,7 @@ class ModelRanks {
   Tensor placed(std::span<const std::int64_t> values, std::int64_t rows, bool chunked) const;
   /// The logits [rows, vocab] of the last token.
   Tensor last_logits(std::span<const std::int64_t> tokens, std::int64_t rows);
+  Tensor scored_logits(std::span<const std::int64_t> message);
   Tensor loss(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
   /// For each token after the first one: the logarithm of its probability, and the ids and
   /// logarithms of the likeliest.
@@ -90,7 +102,9 @@ class ModelRanks {
   std::int64_t parameters_ = 1;
   collective::Communicator* calls_ = nullptr;  // of the mesh's ranks; null: there is no mesh
   nn::KeyValueCache cache_;
-  bool keeps_ = false;  // the model has the cache
+  bool keeps_ = false;       // the model has the cache
+  bool in_batches_ = false;  // the cache has texts of batches
+  std::int64_t clears_ = 0;
   std::string slow_because_;
 };
 

@@ -305,8 +305,8 @@ QuestionScores ask(const TextModel& model, std::span<const Question> questions,
   if (open.empty()) {
     return scores;
   }
-  Decoding decoding(model.ranks(), model.shape().vocab);
-  const std::vector<GeneratedText> answers = generate(model, decoding, prompts, options.generation);
+  Engine engine(model.ranks(), model.shape().vocab);
+  const std::vector<GeneratedText> answers = generate(model, engine, prompts, options.generation);
   std::vector<double> matches;
   for (std::size_t i = 0; i < open.size(); ++i) {
     const std::string text = without_blanks(answers[i].text);

@@ -1,8 +1,6 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <numeric>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,13 +29,6 @@ constexpr double initial_deviation = 0.02;
 void shrink_initially(nn::Module& projection, std::int64_t layers) {
   projection.parameter("weight")->initialization.standard_deviation /=
       std::sqrt(2 * static_cast<double>(layers));
-}
-
-/// The positions of tokens that follow `before` others.
-Tensor positions_after(std::int64_t before, std::int64_t count) {
-  std::vector<std::int64_t> positions(static_cast<std::size_t>(count));
-  std::iota(positions.begin(), positions.end(), before);
-  return tessera::from_values(std::span<const std::int64_t>(positions), {count});
 }
 
 }  // namespace
@@ -120,8 +111,7 @@ Tensors Model::forward(const Tensors& inputs) {
   Tensor hidden = input(inputs, 0);
   if (pieces.begins()) {
     const Tensor embedded = (*embedding_)(hidden);
-    const Tensor positions =
-        cache == nullptr ? inputs[2] : positions_after(cache->length(), hidden.size(1));
+    const Tensor positions = cache == nullptr ? inputs[2] : cache->positions(hidden.size(1));
     hidden = (*positions_)(Tensors{embedded, positions})[0];
     hidden = dropout_ ? (*dropout_)(hidden) : hidden;
   }

@@ -56,7 +56,7 @@ class Model : public tessera::nn::Module {
   tessera::nn::PieceRange
       pieces;              // the embeddings, each block, and the norm in what ends the chain
   bool recompute = false;  // each block's activations, in backward
-  const tessera::nn::KeyValueCache* cache = nullptr;  // its length is the first token's position
+  const tessera::nn::KeyValueCache* cache = nullptr;  // it has the tokens' positions
   tessera::nn::Module& embedding() const { return *embedding_; }
   bool has_dropout() const { return static_cast<bool>(dropout_); }
 

@@ -1,6 +1,7 @@
-// Answers that are made one after the other, and what ends them.
+// Answers that are made at the same time, and what ends them.
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -41,7 +42,7 @@ struct Received {
 
 struct Model {
   tessera::text::TextModel model{trained().model};
-  tessera::text::Decoding decoding{model.ranks(), model.shape().vocab};
+  tessera::text::Engine engine{model.ranks(), model.shape().vocab};
   tessera::text::GenerationOptions options;
 
   Model() {
@@ -51,7 +52,19 @@ struct Model {
   std::vector<std::int64_t> prompt(const std::string& text) const {
     return tessera::text::prompt_tokens(model, text);
   }
+  /// Alone, until it ends.
+  void run(const std::shared_ptr<AnswerJob>& job, const std::function<bool()>& wanted) {
+    AnswerJob::begin(job, model, engine, wanted);
+    while (engine.step()) {
+    }
+  }
 };
+
+std::shared_ptr<AnswerJob> job_of(std::vector<std::int64_t> prompt,
+                                  const tessera::text::GenerationOptions& options,
+                                  std::chrono::seconds seconds, AnswerReceiver receiver) {
+  return std::make_shared<AnswerJob>(std::move(prompt), options, seconds, std::move(receiver));
+}
 
 constexpr std::chrono::seconds minute{60};
 const auto always = [] { return true; };
@@ -62,27 +75,26 @@ TEST_CASE("an answer ends at its time, and its parts are its text") {
   Model model;
   const auto tokens_with = [&](int seconds) {
     Received got;
-    AnswerJob job(model.prompt("Question:"), model.options, std::chrono::seconds(seconds),
-                  got.receiver());
-    job.run(model.model, model.decoding, always);
+    model.run(job_of(model.prompt("Question:"), model.options, std::chrono::seconds(seconds),
+                     got.receiver()),
+              always);
     REQUIRE(got.whole);
     CHECK(got.parts == got.whole->text);
     return std::pair(got.whole->end, got.whole->tokens.size());
   };
   CHECK(tokens_with(60).second > 1);
-  CHECK(tokens_with(0) == std::pair(tessera::text::TextEnd::cancelled, std::size_t{1}));
+  CHECK(tokens_with(0) == std::pair(tessera::text::TextEnd::cancelled, std::size_t{0}));
 }
 
 TEST_CASE("an answer that a server's end cuts is no answer, and an error of the model is one") {
   Model model;
   Received cut;
-  AnswerJob job(model.prompt("Question:"), model.options, minute, cut.receiver());
-  job.run(model.model, model.decoding, [] { return false; });
+  model.run(job_of(model.prompt("Question:"), model.options, minute, cut.receiver()),
+            [] { return false; });
   CHECK(!cut.whole);
   CHECK(cut.problem == "the server stops");
   Received wrong;
-  AnswerJob unknown({1 << 20}, model.options, minute, wrong.receiver());
-  unknown.run(model.model, model.decoding, always);
+  model.run(job_of({1 << 20}, model.options, minute, wrong.receiver()), always);
   CHECK(!wrong.whole);
   CHECK(!wrong.problem.empty());
 }
@@ -90,11 +102,11 @@ TEST_CASE("an answer that a server's end cuts is no answer, and an error of the 
 TEST_CASE("nothing more is made for a client that has gone") {
   Model model;
   Received got;
-  AnswerJob before(model.prompt("Question:"), model.options, minute, got.receiver());
-  before.cancel();
+  const auto before = job_of(model.prompt("Question:"), model.options, minute, got.receiver());
+  before->cancel();
   int asked = 0;
   const auto count = [&] { return ++asked > 0; };
-  before.run(model.model, model.decoding, count);
+  model.run(before, count);
   CHECK(asked == 0);
   AnswerReceiver leaving = got.receiver();
   AnswerJob* running = nullptr;
@@ -103,10 +115,10 @@ TEST_CASE("nothing more is made for a client that has gone") {
     running->cancel();
   };
   model.options.sampling.temperature = 0;
-  AnswerJob within(model.prompt("Question: colour of grass\nAnswer:"), model.options, minute,
-                   leaving);
-  running = &within;
-  within.run(model.model, model.decoding, count);
+  const auto within = job_of(model.prompt("Question: colour of grass\nAnswer:"), model.options,
+                             minute, leaving);
+  running = within.get();
+  model.run(within, count);
   CHECK(got.parts.size() < std::string(" green").size());
   CHECK(!got.whole);
   CHECK(got.problem.empty());
@@ -118,29 +130,53 @@ TEST_CASE("a long prompt is read in passes, and its client may go between them")
   model.options.tokens = 4;
   const std::vector<std::int64_t> prompt(1300, 7);  // three passes
   Received got;
-  AnswerJob job(prompt, model.options, minute, got.receiver());
+  const auto leaving = job_of(prompt, model.options, minute, got.receiver());
   int asked = 0;
-  job.run(model.model, model.decoding, [&] {
-    job.cancel();
-    ++asked;
+  model.run(leaving, [&] {
+    if (++asked == 2) {
+      leaving->cancel();  // after the first pass
+    }
     return true;
   });
-  CHECK(asked == 2);  // between two passes, and at the end
   CHECK(!got.whole);
+  CHECK(got.problem.empty());
+  const std::int64_t read = model.engine.counts().read;
+  CHECK(read >= 256);
+  CHECK(read < 1300);
+  CHECK(model.engine.counts().pages == 0);
   // What was read is not read again, and gives the same answer.
   Received after;
-  AnswerJob again(prompt, model.options, minute, after.receiver());
-  asked = 0;
-  again.run(model.model, model.decoding, [&] { return ++asked > 0; });
+  model.run(job_of(prompt, model.options, minute, after.receiver()), always);
   REQUIRE(after.whole);
-  tessera::text::Decoding fresh(model.model.ranks(), model.model.shape().vocab);
+  CHECK(model.engine.counts().kept >= read - 16);
+  Model fresh;
   Received whole;
-  AnswerJob alone(prompt, model.options, minute, whole.receiver());
-  int asked_alone = 0;
-  alone.run(model.model, fresh, [&] { return ++asked_alone > 0; });
+  fresh.run(job_of(prompt, model.options, minute, whole.receiver()), always);
   REQUIRE(whole.whole);
   CHECK(after.whole->tokens == whole.whole->tokens);
-  CHECK(asked_alone == asked + 1);
+}
+
+TEST_CASE("answers that are made together are those that are made alone") {
+  Model model;
+  model.options.sampling.temperature = 1;
+  const std::vector<std::string> prompts = {"Question: colour of grass\nAnswer:", "Question:", "a",
+                                            "Question: colour of night\nAnswer:"};
+  std::vector<Received> together(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    AnswerJob::begin(job_of(model.prompt(prompts[i]), model.options, minute, together[i].receiver()),
+                     model.model, model.engine, always);
+  }
+  while (model.engine.step()) {
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    Model fresh;
+    Received alone;
+    fresh.run(job_of(fresh.prompt(prompts[i]), model.options, minute, alone.receiver()), always);
+    REQUIRE(alone.whole);
+    REQUIRE(together[i].whole);
+    CHECK(together[i].whole->tokens == alone.whole->tokens);
+    CHECK(together[i].parts == alone.parts);
+  }
 }
 
 TEST_CASE("few jobs may wait, and one whose client leaves makes room at once") {

@@ -56,7 +56,7 @@ TEST_CASE("a client that leaves in any phase leaves the model to the next one") 
       post(json{{"messages", {{{"role", "user"}, {"content", text}}}}, {"max_tokens", 1}}.dump());
   for (const std::vector<std::string>& ranks :
        std::vector<std::vector<std::string>>{{}, {"--ranks", "2"}}) {
-    std::vector<std::string> words = {"--tokens", "10000000", "--waiting", "2"};
+    std::vector<std::string> words = {"--tokens", "10000000", "--waiting", "2", "--batch", "1"};
     words.insert(words.end(), ranks.begin(), ranks.end());
     const Served server(generation_test::trained().long_model, words);
     for (const bool stream : {false, true}) {

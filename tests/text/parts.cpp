@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -319,6 +320,46 @@ TEST_CASE("ranks that have parts of a model compute its logits and losses togeth
     CHECK(bytes[2] == bytes[0]);
     CHECK(bytes[3] == bytes[1]);
     CHECK(text::check_split(data + name, {.copies = 2, .split = 2}) == bytes[0]);
+  }
+}
+
+TEST_CASE("ranks that have parts of a model, or of texts, continue several texts together") {
+  const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/decoders/qwen3";
+  const std::vector<std::vector<std::int64_t>> prompts = {
+      {3, 1, 4, 15, 9, 2, 6, 5, 35, 8, 9, 63, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {7}, {3, 1, 4, 15}};
+  const auto logits_of = [&](const text::TextModel& model) {
+    std::vector<std::vector<double>> all(prompts.size() * 4);
+    text::Engine engine(model.ranks(), model.shape().vocab, {.prompt_tokens = 8});
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      engine.submit(
+          {.prompt = prompts[i],
+           .tokens = 4,
+           .next =
+               [&all, i, written = std::size_t{0}](const std::vector<double>& logits) mutable {
+                 all[i * 4 + written++] = logits;
+                 return std::optional<std::int64_t>(5 + written);
+               },
+           .ended = nullptr});
+    }
+    while (engine.step()) {
+    }
+    return all;
+  };
+  const auto expected = logits_of(text::TextModel(data));
+  CHECK(std::ranges::none_of(expected, [](const auto& row) { return row.empty(); }));
+  for (const text::RankGrid grid : {text::RankGrid{.split = 2}, text::RankGrid{.context = 2}}) {
+    INFO(grid.split << " parts of the model, " << grid.context << " of texts");
+    std::vector<std::vector<double>> got;
+    collective::run_threads(2, [&](collective::World& world) {
+      const text::TextModel part({data}, grid, world);
+      if (!part.ranks().leads()) {
+        part.ranks().follow();
+        return;
+      }
+      got = logits_of(part);
+      part.ranks().dismiss();
+    });
+    same_logits(got, expected);
   }
 }
 

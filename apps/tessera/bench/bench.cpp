@@ -266,7 +266,8 @@ int run_bench(const BenchArguments& arguments) {
       {"checkpoint", &bench_checkpoint},
       {"scale", &bench_scale},
       {"tokenizer", &bench_tokenizer},
-      {"generate", &bench_generate}};
+      {"generate", &bench_generate},
+      {"serve", &bench_serve}};
   Json everything = Json::array();
   for (const auto& [name, run] : all) {
     if (arguments.what.empty() ? name == "device" : arguments.what != name) {

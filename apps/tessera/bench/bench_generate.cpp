@@ -30,10 +30,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::int64_t random_vocab = 32000;
+
 /// A Llama of 100 M parameters: 400 MB, more than caches hold.
 std::shared_ptr<nn::LanguageModel> random_llama() {
   // A table of its own would be read by rows.
-  auto model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = 32000,
+  auto model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = random_vocab,
                                                                 .dim = 768,
                                                                 .layers = 12,
                                                                 .heads = 12,
@@ -46,8 +48,9 @@ std::shared_ptr<nn::LanguageModel> random_llama() {
   return model;
 }
 
-/// The best time in which threads read as many bytes as the weights have. The C library looks for a
-/// byte that is not there, with the machine's widest loads.
+}  // namespace
+
+/// The C library looks for a byte that is not there, with the machine's widest loads.
 double reading_seconds(std::int64_t weights, int threads) {
   const auto size = static_cast<std::size_t>(weights);
   const std::vector<unsigned char> bytes(size, 2);
@@ -76,6 +79,24 @@ double reading_seconds(std::int64_t weights, int threads) {
   return best;
 }
 
+BenchModel::BenchModel(const BenchArguments& arguments)
+    : name_(arguments.model.empty() ? "llama 100 M" : arguments.model) {
+  if (arguments.model.empty()) {
+    random_ = random_llama();
+    alone_.emplace(*random_);
+  } else {
+    named_.emplace(arguments.model);
+  }
+}
+
+text::ModelRanks& BenchModel::ranks() { return named_ ? named_->ranks() : *alone_; }
+std::int64_t BenchModel::vocab() const { return named_ ? named_->shape().vocab : random_vocab; }
+std::int64_t BenchModel::bytes() {
+  return named_ ? named_->parameter_bytes() : text::parameter_bytes(*random_);
+}
+
+namespace {
+
 /// The best time of a token, of several sequences together, after a short prompt.
 double token_seconds(text::ModelRanks& ranks, std::int64_t vocab, std::int64_t sequences) {
   constexpr int tokens = 24;
@@ -101,19 +122,8 @@ double token_seconds(text::ModelRanks& ranks, std::int64_t vocab, std::int64_t s
 }  // namespace
 
 Json bench_generate(const BenchArguments& arguments) {
-  std::optional<text::TextModel> named;
-  std::shared_ptr<nn::LanguageModel> random;
-  std::optional<text::ModelRanks> alone;
-  if (arguments.model.empty()) {
-    random = random_llama();
-    alone.emplace(*random);
-  } else {
-    named.emplace(arguments.model);
-  }
-  text::ModelRanks& ranks = named ? named->ranks() : *alone;
-  const std::int64_t bytes = named ? named->parameter_bytes() : text::parameter_bytes(*random);
-  const std::int64_t vocab = named ? named->shape().vocab : 32000;
-  const std::string name = named ? arguments.model : "llama 100 M";
+  BenchModel model(arguments);
+  const std::int64_t bytes = model.bytes();
   Json rows = Json::array();
   std::vector<int> counts = {1};
   if (available_cores() > 1) {
@@ -123,10 +133,10 @@ Json bench_generate(const BenchArguments& arguments) {
     ops::set_threads(threads);
     for (const std::int64_t sequences : {1, 8}) {
       const double before = reading_seconds(bytes, threads);
-      const double seconds = token_seconds(ranks, vocab, sequences);
+      const double seconds = token_seconds(model.ranks(), model.vocab(), sequences);
       const double bound = std::min(before, reading_seconds(bytes, threads));
       const auto together = static_cast<double>(sequences);
-      rows.push_back({{"name", fmt::format("{}, {} at a time", name, sequences)},
+      rows.push_back({{"name", fmt::format("{}, {} at a time", model.name(), sequences)},
                       {"threads", threads},
                       {"tokens_per_second", together / seconds},
                       {"bound_tokens_per_second", together / bound},

@@ -5,6 +5,8 @@ module tessera.app.bench:bench_rows;
 import tessera.placement;
 import tessera.checkpoint;
 import tessera.app.base;
+import tessera.nn;
+import tessera.text;
 import :run_bench;
 
 // The tables of `tessera bench` that have a source of their own.
@@ -59,5 +61,29 @@ nlohmann::ordered_json bench_tokenizer(const BenchArguments& arguments);
 /// tokens_per_second, bound_tokens_per_second, share_of_bound}. The bound is the time in which as
 /// many threads read all weights once, for all sequences together.
 nlohmann::ordered_json bench_generate(const BenchArguments& arguments);
+
+/// 1, 8 and 32 clients of one engine that ask at the same time, each with a prompt of 64 tokens for
+/// 64 more, with all threads: {name, tokens_per_second, processor_ms_per_token,
+/// first_token_seconds and that of the client who waits longest, weights_read_seconds}. HTTP is not
+/// measured.
+nlohmann::ordered_json bench_serve(const BenchArguments& arguments);
+
+/// The model of arguments.model, or a Llama of 100 M parameters with random weights.
+class BenchModel {
+ public:
+  explicit BenchModel(const BenchArguments& arguments);
+  text::ModelRanks& ranks();
+  std::int64_t vocab() const;
+  std::int64_t bytes();  // of its weights
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+  std::optional<text::TextModel> named_;
+  std::shared_ptr<nn::LanguageModel> random_;
+  std::optional<text::ModelRanks> alone_;
+};
+/// The best time in which threads read as many bytes as the weights have.
+double reading_seconds(std::int64_t weights, int threads);
 
 }  // namespace tessera::app

@@ -386,9 +386,9 @@ class CommandLine {
     command
         ->add_option("WHAT", bench_.what,
                      "gemm, kernels, device, dispatch, collectives, step, checkpoint, scale, "
-                     "tokenizer or generate; default: all but device")
+                     "tokenizer, generate or serve; default: all but device")
         ->check(CLI::IsMember({"gemm", "kernels", "device", "dispatch", "collectives", "step",
-                               "checkpoint", "scale", "tokenizer", "generate"}));
+                               "checkpoint", "scale", "tokenizer", "generate", "serve"}));
     command->add_option("--ranks", bench_.ranks, "bench scale: 64, 256, ... ranks, up to so many")
         ->check(CLI::Range(64, 1 << 16))
         ->capture_default_str();

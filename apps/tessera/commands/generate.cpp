@@ -84,9 +84,9 @@ int generate_texts(const text::TextModel& model, const GenerateArguments& argume
   const std::vector<std::string> prompts =
       one ? std::vector<std::string>{arguments.prompt} : read_prompts(arguments.prompts);
   const bool prints = model.copies().is_first();
-  text::Decoding decoding(model.ranks(), model.shape().vocab);
+  text::Engine engine(model.ranks(), model.shape().vocab, arguments.engine);
   if (prints) {
-    note_slow(decoding.slow_because());
+    note_slow(engine.slow_because());
   }
   std::vector<std::vector<std::int64_t>> tokens;
   tokens.reserve(prompts.size());
@@ -102,7 +102,7 @@ int generate_texts(const text::TextModel& model, const GenerateArguments& argume
     write(arguments.prompt);
   }
   const std::vector<text::GeneratedText> texts =
-      text::generate(model, decoding, tokens, arguments.options, streams ? receive : nullptr);
+      text::generate(model, engine, tokens, arguments.options, streams ? receive : nullptr);
   if (!prints) {
     return 0;
   }

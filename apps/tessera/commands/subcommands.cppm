@@ -47,7 +47,7 @@ struct BenchCompareArguments {
 };
 struct BenchArguments {
   std::string what;  // gemm, kernels, device, dispatch, collectives, step, checkpoint, scale,
-                     // tokenizer or generate; empty: all
+                     // tokenizer, generate or serve; empty: all
   bool json = false;
   int elements = 1 << 24;      // of a kernel's operand: 64 MiB, more than caches hold
   int ranks = 1024;            // of bench scale, at most
@@ -83,6 +83,7 @@ struct GenerateArguments : ModelArguments {
   std::string prompts;  // a file of prompts, instead
   bool json = false;
   text::GenerationOptions options = {};
+  text::EngineOptions engine = {};
 };
 /// `tessera generate`: the prompt and the text as it comes; or for a file of prompts, each with its
 /// text. Errors (input): no prompt, or two kinds of them; those of use_model and generate.

@@ -88,6 +88,19 @@ void add_copies(CLI::App& command, ModelArguments& arguments) {
       ->check(CLI::Range(1, 4096));
 }
 
+void add_engine(CLI::App& command, text::EngineOptions& options) {
+  command
+      .add_option("--memory", options.memory,
+                  "Bytes of keys and values of a rank, such as 2GB; 0: a quarter of the machine's "
+                  "memory")
+      ->transform(CLI::AsSizeValue(true).description(""))
+      ->type_name("SIZE")
+      ->capture_default_str();
+  command.add_flag_callback(
+      "--fast", [&options] { options.exact = false; },
+      "A text's last bits may depend on what is computed with it");
+}
+
 void add_chat_template(CLI::App& command, std::string& file) {
   command.add_option("--chat-template", file,
                      "A file with a template in Jinja; default: the tokenizer's");
@@ -163,6 +176,7 @@ void add_generate(CLI::App& program, std::function<int()>& chosen) {
                    "tokens in its place")
       ->check(CLI::Range(0, 1000))
       ->needs(json);
+  add_engine(*command, arguments->engine);
   add_copies(*command, *arguments);
   add_length(*command, arguments->options);
   add_sampling(*command, arguments->options);
@@ -322,8 +336,14 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
   command->add_option("--waiting", options.waiting, "Requests that wait, at most")
-      ->check(CLI::Range(1, 256))
+      ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  command
+      ->add_option("--batch", options.engine.most,
+                   "Requests that are answered at the same time, at most")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  add_engine(*command, options.engine);
   add_limits(*command, options.limits);
   add_length(*command, options.defaults);
   add_sampling(*command, options.defaults);

@@ -9,7 +9,6 @@ module;
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <tessera/limits.hpp>
 #include <thread>
@@ -35,36 +34,55 @@ void AnswerJob::refuse() {
   }
 }
 
-void AnswerJob::run(const text::TextModel& model, text::Decoding& decoding,
-                    const std::function<bool()>& wanted) {
-  const auto end_at = std::chrono::steady_clock::now() + most_seconds_;
-  const auto goes_on = [&] {
-    return wanted() && !cancelled_ && std::chrono::steady_clock::now() < end_at;
-  };
+void AnswerJob::begin(const std::shared_ptr<AnswerJob>& job, const text::TextModel& model,
+                      text::Engine& engine, const std::function<bool()>& wanted) {
+  if (job->cancelled_) {
+    return;
+  }
+  try {
+    const auto end_at = std::chrono::steady_clock::now() + job->most_seconds_;
+    const auto goes_on = [job, wanted, end_at] {
+      return wanted() && !job->cancelled_ && std::chrono::steady_clock::now() < end_at;
+    };
+    const auto receive = [job, goes_on](std::size_t, const text::TextPart& part) {
+      if (!job->cancelled_) {
+        job->receiver_.part(part);
+      }
+      return goes_on();
+    };
+    const auto continuation =
+        std::make_shared<text::Continuation>(model, job->prompt_, 0, job->options_, receive);
+    continuation->read_prompt();
+    if (continuation->ended()) {
+      job->end(*continuation, wanted(), nullptr);
+      return;
+    }
+    engine.submit(
+        {.prompt = job->prompt_,
+         .tokens = job->options_.tokens,
+         .next = [continuation](const auto& logits) { return continuation->next(logits); },
+         .wanted = goes_on,
+         .ended = [job, continuation, wanted](
+                      const std::exception* error) { job->end(*continuation, wanted(), error); }});
+  } catch (const std::exception& error) {
+    job->receiver_.failed(error);
+  }
+}
+
+void AnswerJob::end(text::Continuation& continuation, bool wanted, const std::exception* error) {
+  if (!wanted) {
+    refuse();  // ranks end by an error, too
+    return;
+  }
   if (cancelled_) {
     return;
   }
-  const auto receive = [&](std::size_t, const text::TextPart& part) {
-    if (!cancelled_) {
-      receiver_.part(part);
-    }
-    return goes_on();
-  };
-  try {
-    const text::GeneratedText text =
-        text::generate(model, decoding, std::span(&prompt_, 1), options_, receive, goes_on).at(0);
-    if (!wanted()) {
-      refuse();
-    } else if (!cancelled_) {
-      receiver_.end(text);
-    }
-  } catch (const std::exception& error) {
-    if (!wanted()) {
-      refuse();  // ranks end by an error
-    } else if (!cancelled_) {
-      receiver_.failed(error);
-    }
+  if (error != nullptr) {
+    receiver_.failed(*error);
+    return;
   }
+  continuation.end(text::TextEnd::cancelled);  // unless it has ended
+  receiver_.end(continuation.take());
 }
 
 struct JobQueue::State {

@@ -3,7 +3,7 @@ export module tessera.app.server:jobs;
 import tessera.app.base;
 import tessera.text;
 
-// Answers that clients wait for. One thread has the model and makes them one after the other.
+// Answers that clients wait for. One thread has the model and makes several at the same time.
 
 export namespace tessera::app {
 
@@ -14,7 +14,7 @@ struct AnswerReceiver {
   std::function<void(const std::exception& error)> failed;    // of kind interrupted: try it again
 };
 
-/// An answer that a client waits for.
+/// An answer that a client waits for: it waits in a queue, then in an engine.
 class AnswerJob {
  public:
   AnswerJob(std::vector<std::int64_t> prompt, text::GenerationOptions options,
@@ -24,14 +24,16 @@ class AnswerJob {
   void cancel() { cancelled_ = true; }
   bool cancelled() const { return cancelled_; }
 
-  /// Makes the answer, while `wanted` is true: it is asked before each token, and between the
-  /// passes in which a long prompt is read.
-  void run(const text::TextModel& model, text::Decoding& decoding,
-           const std::function<bool()>& wanted);
+  /// Gives the job to the engine, whose steps make the answer while `wanted` is true: it is asked
+  /// before each of them.
+  static void begin(const std::shared_ptr<AnswerJob>& job, const text::TextModel& model,
+                    text::Engine& engine, const std::function<bool()>& wanted);
   /// Ends it, if it has not begun: the server stops.
   void refuse();
 
  private:
+  void end(text::Continuation& continuation, bool wanted, const std::exception* error);
+
   std::vector<std::int64_t> prompt_;
   text::GenerationOptions options_;
   std::chrono::seconds most_seconds_;

@@ -81,13 +81,13 @@ std::string decoded(std::string_view path) {
   return text;
 }
 
-/// What the server has for its clients: the model's answers, one after the other.
+/// What the server has for its clients: the model's answers, several at the same time.
 class TextServer : public HttpService {
  public:
   TextServer(const text::TextModel& model, const ServeOptions& options)
       : model_(model),
         options_(options),
-        decoding_(model.ranks(), model.shape().vocab),
+        engine_(model.ranks(), model.shape().vocab, options.engine),
         jobs_(static_cast<std::size_t>(options.waiting)),
         name_(name_of(model.path())),
         readers_(static_cast<std::size_t>(options.waiting)) {
@@ -101,12 +101,12 @@ class TextServer : public HttpService {
     try {
       started(http.port());
       while (!stops()) {
-        if (const auto job = jobs_.take(std::chrono::milliseconds(100))) {
-          job->run(model_, decoding_, [this] { return !stops(); });
-        }
+        begin_jobs();
+        engine_.step();
         model_.ranks().check_others();
         http.check();
       }
+      engine_.step();  // those that are not wanted any more are told
     } catch (...) {
       jobs_.close();
       throw;
@@ -160,6 +160,18 @@ class TextServer : public HttpService {
   };
 
   bool stops() const { return is_to_stop(model_); }
+
+  /// Those that wait join, while there are places; where nothing is at work, after a time at most.
+  void begin_jobs() {
+    while (engine_.size() < options_.engine.most) {
+      const std::chrono::milliseconds within(engine_.size() == 0 ? 100 : 0);
+      const auto job = jobs_.take(within);
+      if (!job) {
+        return;
+      }
+      AnswerJob::begin(job, model_, engine_, [this] { return !stops(); });
+    }
+  }
 
   static HttpAnswer busy() { return error_answer(503, "too many requests are waiting"); }
 
@@ -324,8 +336,8 @@ class TextServer : public HttpService {
   const text::TextModel& model_;
   ServeOptions options_;
   std::optional<text::ChatFormat> format_;  // none: the model has no template
-  text::Decoding decoding_;
   ServerCounts counts_;
+  text::Engine engine_;
   JobQueue jobs_;
   std::string name_;
   std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));

@@ -13,7 +13,8 @@ struct ServeOptions {
   std::string chat_template = {};         // a file; empty: the tokenizer's
   text::GenerationOptions defaults = {};  // of requests; its tokens are the most of an answer
   std::int64_t seconds = 300;             // an answer ends then
-  std::int64_t waiting = 16;              // requests that wait for the model; more are refused
+  std::int64_t waiting = 128;             // requests that wait for the model; more are refused
+  text::EngineOptions engine = {};        // how many are answered together, in which memory
   HttpLimits limits = {};                 // of what clients send
 };
 

@@ -194,6 +194,40 @@ RecurrenceResult local_recurrence(const RecurrenceInputs& in) {
   return {ops::contiguous(ops::narrow(y, 1, 0, tokens)), sums};
 }
 
+/// The same token by token.
+RecurrenceResult recurrence_of_tokens(const RecurrenceInputs& in) {
+  const DType dtype = in.decay.dtype();
+  const std::int64_t heads = in.v.size(2);
+  const auto of_value_heads = [&](const Tensor& x) {
+    const std::int64_t each = heads / x.size(2);
+    return ops::cast(each > 1 ? ops::repeat_interleave(x, each, 2) : x, dtype);
+  };
+  const Tensor q = of_value_heads(in.q);                          // (B, T, H, D)
+  const Tensor k = of_value_heads(in.k);                          // (B, T, H, D)
+  const Tensor v = ops::cast(in.v, dtype);                        // (B, T, H, V)
+  const Tensor strength = column(ops::cast(in.strength, dtype));  // (B, T, H, 1)
+  const Tensor factors = ops::exp(in.decay);                      // (B, T, H) or (B, T, H, D)
+  Tensor sums = in.sums ? in.sums
+                        : zeros({v.size(0), heads, k.size(3), v.size(3)}, dtype,
+                                v.device());  // (B, H, D, V)
+  std::vector<Tensor> results;
+  for (std::int64_t token = 0; token < v.size(1); ++token) {
+    const auto of_token = [&](const Tensor& x) { return ops::select(x, 1, token); };
+    const auto row = [&](const Tensor& x) { return ops::unsqueeze(of_token(x), 2); };
+    const Tensor factor = column(of_token(factors));  // (B, H, 1) or (B, H, D, 1)
+    sums = ops::mul(sums, factor.dims() == 3 ? column(factor) : factor);
+    Tensor added = row(v);  // (B, H, 1, V)
+    if (in.rule == RecurrentRule::delta) {
+      added = ops::sub(added, ops::matmul(row(k), sums));
+    }
+    added = ops::mul(added, row(strength));
+    sums = ops::add(sums, ops::mul(column(of_token(k)), added));
+    results.push_back(ops::matmul(row(q), sums));  // (B, H, 1, V)
+  }
+  const Tensor y = ops::transpose(ops::cat(results, 2), 1, 2);  // (B, T, H, V)
+  return {ops::contiguous(y), sums};
+}
+
 /// The layout of sums [B, H, D, V] by that of values [B, T, H, V].
 Layout of_sums(const Layout& values) {
   Layout layout = values;
@@ -219,8 +253,9 @@ Layout of_gradient(const Layout& x, const Layout& values) {
 }  // namespace
 
 RecurrenceResult recurrence(const RecurrenceInputs& inputs) {
+  const auto local = inputs.by_tokens ? recurrence_of_tokens : local_recurrence;
   if (!inputs.v.is_distributed()) {
-    return local_recurrence(inputs);
+    return local(inputs);
   }
   const Layout values = inputs.v.layout();
   const std::vector<Tensor> all = {inputs.q,        inputs.k,         inputs.v,   inputs.decay,
@@ -237,14 +272,14 @@ RecurrenceResult recurrence(const RecurrenceInputs& inputs) {
   }
   const Tensors results = local_map(
       [&](std::span<const Tensor> x) {
-        RecurrenceResult result = local_recurrence({.rule = inputs.rule,
-                                                    .q = x[0],
-                                                    .k = x[1],
-                                                    .v = x[2],
-                                                    .decay = x[3],
-                                                    .strength = x[4],
-                                                    .documents = x[5],
-                                                    .sums = x[6]});
+        RecurrenceResult result = local({.rule = inputs.rule,
+                                         .q = x[0],
+                                         .k = x[1],
+                                         .v = x[2],
+                                         .decay = x[3],
+                                         .strength = x[4],
+                                         .documents = x[5],
+                                         .sums = x[6]});
         return Tensors{std::move(result.y), std::move(result.sums)};
       },
       all, options);

@@ -47,6 +47,11 @@ Tensor unit(const Tensor& heads) {
   return ops::mul(x, ops::rsqrt(ops::add_scalar(squares, 1e-6)));
 }
 
+/// Tokens [B, T, ...] one after the other.
+Tensor joined(const std::vector<Tensor>& parts) {
+  return parts.size() == 1 ? parts[0] : ops::cat(parts, 1);
+}
+
 std::int64_t bytes_of(const Tensor& kept) {
   return kept ? local_of(kept).numel() * static_cast<std::int64_t>(size_of(kept.dtype())) : 0;
 }
@@ -85,6 +90,9 @@ std::int64_t RecurrentState::bytes() const {
   for (const Tensor& input : inputs) {
     sum += bytes_of(input);
   }
+  for (const RecurrentState& text : of_texts) {
+    sum += text.bytes();
+  }
   return sum;
 }
 
@@ -111,33 +119,74 @@ RecurrentLayer::Entering RecurrentLayer::entering(const Tensors& inputs) const {
       }
     }
   }
+  for (const Tokens& tokens : tokens_of(hidden)) {
+    const bool begins = state_ != nullptr && state_->batch != nullptr;
+    RecurrentState* const state = tokens.state;
+    if (begins && tokens.first == 0) {
+      *state = {};
+    }
+    if (begins && state->length != tokens.first) {
+      fail({.thing = "recurrent state",
+            .wrong = "these tokens do not follow those before",
+            .expected = fmt::format("position {}", state->length),
+            .got = fmt::format("{}", tokens.first)});
+    }
+  }
   return {hidden, documents};
+}
+
+std::vector<RecurrentLayer::Tokens> RecurrentLayer::tokens_of(const Tensor& x) const {
+  if (state_ == nullptr || state_->batch == nullptr) {
+    return {{.count = x.size(1), .state = state_}};
+  }
+  std::vector<Tokens> all;
+  std::int64_t begin = 0;
+  for (const RaggedRow& row : state_->batch->rows) {
+    all.push_back({.begin = begin,
+                   .count = row.count,
+                   .first = row.first,
+                   .state = &state_->of_texts.at(static_cast<std::size_t>(row.state))});
+    begin += row.count;
+  }
+  require(begin == x.size(1), "recurrent layer: the batch has another number of tokens");
+  return all;
+}
+
+bool RecurrentLayer::is_exact() const {
+  return state_ != nullptr && state_->batch != nullptr && state_->batch->exact;
 }
 
 Tensor RecurrentLayer::convolved(const Child& convolution, std::size_t which, const Tensor& x,
                                  const Tensor& documents) {
-  Tensor earlier;
-  if (state_ != nullptr) {
-    state_->inputs.resize(std::max(state_->inputs.size(), which + 1));
-    earlier = state_->inputs[which];
-    if (earlier && earlier.size(0) != x.size(0)) {
-      fail({.thing = "recurrent state",
-            .wrong = "these rows are not those of the tokens before",
-            .expected = fmt::format("{} rows", earlier.size(0)),
-            .got = fmt::format("{}", x.size(0)),
-            .advice = "clear the cache for another batch"});
+  std::vector<Tensor> results;
+  for (const auto& [begin, count, first, state] : tokens_of(x)) {
+    Tensor earlier;
+    if (state != nullptr) {
+      state->inputs.resize(std::max(state->inputs.size(), which + 1));
+      earlier = state->inputs[which];
+      if (earlier && earlier.size(0) != x.size(0)) {
+        fail({.thing = "recurrent state",
+              .wrong = "these rows are not those of the tokens before",
+              .expected = fmt::format("{} rows", earlier.size(0)),
+              .got = fmt::format("{}", x.size(0)),
+              .advice = "clear the cache for another batch"});
+      }
     }
+    const Tensor own = count < x.size(1) ? ops::narrow(x, 1, begin, count) : x;
+    Tensors out = (*convolution)(Tensors{own, documents, earlier});
+    if (state != nullptr) {
+      state->inputs[which] = out[1];
+    }
+    results.push_back(out[0]);
   }
-  Tensors out = (*convolution)(Tensors{x, documents, earlier});
-  if (state_ != nullptr) {
-    state_->inputs[which] = out[1];
-  }
-  return out[0];
+  return joined(results);
 }
 
 void RecurrentLayer::count(const Tensor& hidden) {
-  if (state_ != nullptr) {
-    state_->length += hidden.size(1);
+  for (const Tokens& tokens : tokens_of(hidden)) {
+    if (tokens.state != nullptr) {
+      tokens.state->length += tokens.count;
+    }
   }
 }
 
@@ -314,6 +363,29 @@ Tensor Recurrence::gated(const Tensor& result, const Tensor& x) const {
   return ops::mul(without_heads((*norm_)(result)), gate);
 }
 
+/// What comes out of the heads, [B, T, H, V], of each text after its state.
+Tensor Recurrence::summed(const RecurrenceInputs& inputs) const {
+  std::vector<Tensor> results;
+  for (const auto& [begin, count, first, state] : tokens_of(inputs.v)) {
+    const auto own = [&](const Tensor& x) {
+      return count < inputs.v.size(1) ? ops::narrow(x, 1, begin, count) : x;
+    };
+    RecurrenceInputs of_text = inputs;
+    for (Tensor* const x :
+         {&of_text.q, &of_text.k, &of_text.v, &of_text.decay, &of_text.strength}) {
+      *x = own(*x);
+    }
+    of_text.sums = state != nullptr ? state->sums : Tensor();
+    of_text.by_tokens = is_exact();
+    RecurrenceResult result = recurrence(of_text);
+    if (state != nullptr) {
+      state->sums = std::move(result.sums);
+    }
+    results.push_back(std::move(result.y));
+  }
+  return joined(results);
+}
+
 Tensors Recurrence::forward(const Tensors& inputs) {
   const auto [x, documents] = entering(inputs);  // (B, T, C)
   const std::int64_t key_dim = options_.key_dim;
@@ -340,16 +412,12 @@ Tensors Recurrence::forward(const Tensors& inputs) {
     in.k = std::move(k);
     in.strength = steps[1];
   }
-  in.sums = state() != nullptr ? state()->sums : Tensor();
-  RecurrenceResult result = recurrence(in);
-  if (state() != nullptr) {
-    state()->sums = std::move(result.sums);
-  }
+  Tensor y = summed(in);
   count(x);
   if (steps.size() > 2) {
-    result.y = ops::add(result.y, ops::mul(wide(v), ops::unsqueeze(steps[2], 1)));
+    y = ops::add(y, ops::mul(wide(v), ops::unsqueeze(steps[2], 1)));
   }
-  return {(*o_)(ops::cast(gated(result.y, x), x.dtype()))};
+  return {(*o_)(ops::cast(gated(y, x), x.dtype()))};
 }
 
 /// Errors (input): heads that are cut where projections are split.

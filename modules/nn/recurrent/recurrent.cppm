@@ -4,6 +4,7 @@ import tessera.base;
 import tessera.tensor;
 import :tree;
 import :feed_forward;
+import :ragged_batch;
 
 export namespace tessera::nn {
 
@@ -49,9 +50,11 @@ struct RecurrentOptions {
 
 /// What a recurrent layer keeps of the tokens so far, for generation.
 struct RecurrentState {
-  std::vector<Tensor> inputs = {};  // of each convolution the last ones, [B, kernel - 1, C]
-  Tensor sums;                      // [B, H, key_dim, value_dim]; undefined: there are none
-  std::int64_t length = 0;          // how many tokens there were
+  std::vector<Tensor> inputs = {};     // of each convolution the last ones, [B, kernel - 1, C]
+  Tensor sums;                         // [B, H, key_dim, value_dim]; undefined: there are none
+  std::int64_t length = 0;             // how many tokens there were
+  const RaggedBatch* batch = nullptr;  // of several texts; null: the calls' rows are one text each
+  std::vector<RecurrentState> of_texts = {};  // with a batch: of each text, by RaggedRow::state
   /// Bytes of this rank's memory for them.
   std::int64_t bytes() const;
 };
@@ -76,13 +79,25 @@ class RecurrentLayer : public Module {
   /// x [B, T, C] after the convolution, number `which` of the layer's.
   Tensor convolved(const Child& convolution, std::size_t which, const Tensor& x,
                    const Tensor& documents);
+  /// Tokens of a call that follow one another in their texts.
+  struct Tokens {
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+    std::int64_t first = 0;           // the position in its text of the first one, of a batch
+    RecurrentState* state = nullptr;  // null: none is kept
+  };
+  /// Those of each text of a batch of several texts; else all.
+  std::vector<Tokens> tokens_of(const Tensor& x) const;
+  /// Whether a token's bits may not depend on which tokens are computed with it.
+  bool is_exact() const;
   /// Counts tokens of which all convolutions and sums have seen each.
   void count(const Tensor& hidden);
-  RecurrentState* state() const { return state_; }
 
  private:
   RecurrentState* state_ = nullptr;
 };
+
+struct RecurrenceInputs;
 
 /// RecurrentRule::delta and ::sum. Children q_proj, k_proj, v_proj, gate_proj, decay_proj,
 /// strength_proj (delta), or with gate_rank gate_a_proj, gate_b_proj, decay_a_proj, decay_b_proj;
@@ -97,6 +112,7 @@ class Recurrence : public RecurrentLayer {
   void add_gates();
   void check_heads(std::span<const int> axes) const;
   Tensor gated(const Tensor& result, const Tensor& x) const;
+  Tensor summed(const RecurrenceInputs& inputs) const;
 
   RecurrentOptions options_;
   Child q_, k_, v_, gate_a_, gate_, decay_a_, decay_, strength_;
@@ -167,20 +183,22 @@ namespace tessera::nn {
 /// What a recurrence computes with: B rows of T tokens.
 struct RecurrenceInputs {
   RecurrentRule rule = RecurrentRule::delta;
-  Tensor q, k;       // [B, T, key heads, key_dim]
-  Tensor v;          // [B, T, H, value_dim]
-  Tensor decay;      // f32 [B, T, H] or [B, T, H, key_dim]: logarithms of factors
-  Tensor strength;   // [B, T, H]: of each token's value
-  Tensor documents;  // i64 [B, T]; undefined: a row is one document
-  Tensor sums;       // before the first token; undefined: 0
+  Tensor q, k;             // [B, T, key heads, key_dim]
+  Tensor v;                // [B, T, H, value_dim]
+  Tensor decay;            // f32 [B, T, H] or [B, T, H, key_dim]: logarithms of factors
+  Tensor strength;         // [B, T, H]: of each token's value
+  Tensor documents;        // i64 [B, T]; undefined: a row is one document
+  Tensor sums;             // before the first token; undefined: 0
+  bool by_tokens = false;  // computed token by token; not with documents
 };
 struct RecurrenceResult {
   Tensor y;     // f32 [B, T, H, value_dim]
   Tensor sums;  // f32 [B, H, key_dim, value_dim], after the last token
 };
 
-/// By products of matrices of chunks of tokens. Rows and heads may be split over ranks; where heads
-/// are, queries and keys that are whole belong to all of them.
+/// By products of matrices of chunks of tokens; or token by token, so that the bits do not depend
+/// on how a text is cut into calls. Rows and heads may be split over ranks; where heads are,
+/// queries and keys that are whole belong to all of them.
 RecurrenceResult recurrence(const RecurrenceInputs& inputs);
 
 }  // namespace tessera::nn

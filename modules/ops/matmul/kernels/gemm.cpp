@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <stdexcept>
+#include <tessera/row_products.hpp>
 #include <type_traits>
 
 #include "onednn.hpp"
 #include "pointwise/kernels/pointwise.hpp"
+#include "row_gemm.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
 #include "shared/kernels/tile.hpp"
@@ -281,6 +283,12 @@ void gemm(Workspace& workspace, const Gemm& given, const T* a, const T* b, Out* 
   if (shape.k == 0) {
     if (!shape.accumulate && !workspace.counts()) zero_rows(shape, c);
     return;
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if ((shape.rows_alike || RowProducts::active()) && !shape.trans_a) {
+      if (!workspace.counts()) row_gemm(shape, a, b, c);
+      return;
+    }
   }
   const Pieces p = library_computes<T>(shape) ? cut(shape, sizeof(T)) : Pieces{};
   if (p.count <= 1) return compute(workspace, shape, a, b, c);

@@ -26,13 +26,14 @@ struct Gemm {
   std::int64_t ldc = 0;
   std::int64_t stride_c = 0;
   bool accumulate = false;  // beta: false 0 (C is not read), true 1
+  bool rows_alike = false;  // the bits of a row do not depend on m; also with RowProducts
 };
 
 /// C = op(A) op(B) (+ C). C aliases neither A nor B.
 /// T/Out: float/float, double/double, BFloat16/BFloat16, BFloat16/float, Half/Half, Half/float;
-/// 16-bit inputs are accumulated in float and rounded once. Rows: see gemm.cpp on whether a row's
-/// bits depend on how many rows there are. Takes copies of what the library that computes it cannot
-/// read. Throws std::runtime_error where that library fails.
+/// 16-bit inputs are accumulated in float and rounded once. Rows of floats whose bits may not
+/// depend on how many rows there are: row_gemm.hpp; see gemm.cpp on others. Takes copies of what
+/// the library that computes it cannot read. Throws std::runtime_error where that library fails.
 template <class T, class Out>
 void gemm(Workspace& workspace, const Gemm& shape, const T* a, const T* b, Out* c);
 

@@ -1,6 +1,7 @@
 #include "grouped_gemm.hpp"
 
 #include <algorithm>
+#include <tessera/row_products.hpp>
 
 #include "gemm.hpp"
 #include "pointwise/kernels/pointwise.hpp"
@@ -151,6 +152,7 @@ void grouped_gemm(Workspace& workspace, const GroupedGemm& shape, const std::int
   tile.lda = shape.lda;
   tile.ldb = shape.ldb;
   tile.ldc = shape.n;
+  tile.rows_alike = RowProducts::active();  // of this thread, for those that help it
   if (!workspace.counts()) starts.fill(shape.groups, counts);
   const std::int64_t tiles = workspace.counts() ? 0 : starts.tiles[shape.groups];
   const auto take = [&](Workspace& w) { take_for_rows<T>(w, tile, shape.rows); };

@@ -1,0 +1,388 @@
+// Many texts at once: each has the bits that it has alone, whatever joins, leaves and is kept.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch.hpp"
+#include "errors.hpp"
+
+import tessera.base;
+import tessera.tensor;
+import tessera.nn;
+import tessera.text;
+
+using namespace tessera;
+
+namespace {
+
+constexpr std::int64_t vocab = 41;
+
+using Tokens = std::vector<std::int64_t>;
+using Logits = std::vector<std::vector<double>>;
+using Random = std::mt19937_64;
+
+nn::DecoderShape dense() {
+  return {.vocab = vocab,
+          .dim = 24,
+          .layers = 3,
+          .heads = 6,
+          .kv_heads = 2,
+          .ffn_dim = 37,
+          .standard_deviation = 0.3};
+}
+
+nn::DecoderShape windows() {
+  nn::DecoderShape shape = dense();
+  shape.window = 9;
+  shape.global_every = 2;
+  shape.attention_softcap = 4;
+  shape.query_key_norm = nn::HeadNorm::shared;
+  return shape;
+}
+
+nn::DecoderShape chunks_and_sinks() {
+  nn::DecoderShape shape = dense();
+  shape.chunk = 12;
+  shape.global_layers = {1};
+  shape.sinks = true;
+  return shape;
+}
+
+nn::DecoderShape latent() {
+  nn::DecoderShape shape = dense();
+  shape.kv_heads = 6;
+  shape.latent_rank = 8;
+  shape.plain_dim = 4;
+  shape.rotated_dim = 2;
+  shape.value_dim = 5;
+  return shape;
+}
+
+nn::DecoderShape experts() {
+  nn::DecoderShape shape = dense();
+  shape.experts = 5;
+  shape.experts_per_token = 2;
+  shape.expert_dim = 11;
+  return shape;
+}
+
+nn::DecoderShape recurrent(nn::RecurrentRule rule) {
+  nn::DecoderShape shape = dense();
+  shape.layer_pattern = "ra";
+  shape.recurrent.rule = rule;
+  shape.recurrent.key_heads = 2;
+  shape.recurrent.value_heads = 4;
+  shape.recurrent.key_dim = 3;
+  shape.recurrent.value_dim = 5;
+  shape.recurrent.kernel = 3;
+  return shape;
+}
+
+struct Kind {
+  const char* name;
+  nn::DecoderShape shape;
+};
+std::vector<Kind> kinds() {
+  return {{"dense", dense()},
+          {"windows", windows()},
+          {"chunks and sinks", chunks_and_sinks()},
+          {"latent", latent()},
+          {"experts", experts()},
+          {"delta rule", recurrent(nn::RecurrentRule::delta)},
+          {"sums", recurrent(nn::RecurrentRule::sum)},
+          {"convolutions", recurrent(nn::RecurrentRule::convolution)}};
+}
+
+std::shared_ptr<nn::DecoderLM> filled(const nn::DecoderShape& shape) {
+  auto model = std::make_shared<nn::DecoderLM>(shape);
+  set_seed(11);
+  nn::materialize(*model);
+  nn::initialize(*model);
+  model->train(false);
+  return model;
+}
+
+Tokens random_tokens(Random& random, std::size_t count) {
+  Tokens tokens(count);
+  for (std::int64_t& token : tokens) {
+    token = static_cast<std::int64_t>(random() % vocab);
+  }
+  return tokens;
+}
+
+/// A text and what is made of it: the likeliest tokens, and the logits of each.
+struct Text {
+  Tokens prompt;
+  std::int64_t tokens = 0;  // that follow
+  Tokens written = {};
+  Logits logits = {};
+  bool ended = false;
+  bool failed = false;
+
+  text::EngineRequest request() {
+    return {.prompt = prompt,
+            .tokens = tokens,
+            .next =
+                [this](const std::vector<double>& values) {
+                  logits.push_back(values);
+                  written.push_back(std::ranges::max_element(values) - values.begin());
+                  return std::optional(written.back());
+                },
+            .ended =
+                [this](const std::exception* error) {
+                  ended = true;
+                  failed = error != nullptr;
+                }};
+  }
+};
+
+/// The same text, read in one piece by a model of its own, and nothing else.
+Text alone(const nn::DecoderShape& shape, const Text& of) {
+  const auto model = filled(shape);
+  text::ModelRanks ranks(*model);
+  text::Engine engine(ranks, vocab, {.most = 1, .prompt_tokens = 1000});
+  Text text{.prompt = of.prompt, .tokens = of.tokens};
+  engine.submit(text.request());
+  while (engine.step()) {
+  }
+  REQUIRE(text.ended);
+  REQUIRE(!text.failed);
+  return text;
+}
+
+/// Prompts of which some begin with others, of 1 to 70 tokens.
+std::vector<Text> random_texts(Random& random, std::size_t count) {
+  const Tokens shared = random_tokens(random, 40);
+  std::vector<Text> texts;
+  for (std::size_t i = 0; i < count; ++i) {
+    Tokens prompt = random_tokens(random, 1 + random() % 30);
+    if (random() % 2 == 0) {
+      prompt.insert(prompt.begin(), shared.begin(), shared.end());
+    }
+    texts.push_back(
+        {.prompt = std::move(prompt), .tokens = 1 + static_cast<std::int64_t>(random() % 12)});
+  }
+  return texts;
+}
+
+void same_bits(const Text& a, const Text& b) {
+  CHECK(a.written == b.written);
+  CHECK(a.logits == b.logits);
+}
+
+/// Joins and leaves at random. Every seventh text leaves before its end.
+void run_at_random(text::Engine& engine, std::span<Text> texts, Random& random) {
+  std::map<std::size_t, std::int64_t> leaving;  // requests by text
+  std::size_t next = 0;
+  while (next < texts.size() || engine.size() > 0) {
+    while (next < texts.size() && (engine.size() == 0 || random() % 3 > 0)) {
+      const std::int64_t number = engine.submit(texts[next].request());
+      if (next % 7 == 6) {
+        leaving[next] = number;
+      }
+      ++next;
+    }
+    engine.step();
+    if (!leaving.empty() && random() % 2 == 0) {
+      engine.cancel(leaving.begin()->second);
+      leaving.erase(leaving.begin());
+    }
+  }
+}
+
+std::int64_t bytes_of_text(text::ModelRanks& ranks, std::int64_t tokens) {
+  const text::TextBytes bytes = ranks.text_bytes();
+  return 2 * bytes.state + bytes.position * tokens;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "texts among many others, joined, left and interrupted, have the bits that they have alone") {
+  Random random(3);
+  for (const Kind& kind : kinds()) {
+    INFO(kind.name);
+    const auto model = filled(kind.shape);
+    std::vector<Text> texts = random_texts(random, 24);
+    text::ModelRanks ranks(*model);
+    // Room for about five texts: some have to give theirs back.
+    text::Engine engine(ranks, vocab,
+                        {.most = 64,
+                         .memory = 5 * bytes_of_text(ranks, 90),
+                         .prompt_tokens = 5 + static_cast<std::int64_t>(random() % 40)});
+    run_at_random(engine, texts, random);
+    std::size_t whole = 0;
+    for (const Text& text : texts) {
+      const Text expected = alone(kind.shape, text);
+      CHECK(!text.failed);
+      if (text.ended) {
+        same_bits(text, expected);
+        ++whole;
+      } else {
+        CHECK(std::ranges::equal(text.written,
+                                 std::span(expected.written).first(text.written.size())));
+      }
+    }
+    CHECK(whole >= 20);
+    const text::EngineCounts counts = engine.counts();
+    CHECK(counts.computing == 0);
+    CHECK(counts.waiting == 0);
+    if (ranks.text_bytes().state == 0) {
+      CHECK(counts.pages == 0);
+      CHECK(counts.kept > 0);
+    }
+  }
+}
+
+TEST_CASE("a text that continues the last one has the same bits, and is not read again") {
+  Random random(5);
+  for (const Kind& kind : kinds()) {
+    INFO(kind.name);
+    const auto model = filled(kind.shape);
+    text::ModelRanks ranks(*model);
+    text::Engine engine(ranks, vocab, {.most = 2});
+    Text first{.prompt = random_tokens(random, 50), .tokens = 9};
+    engine.submit(first.request());
+    while (engine.step()) {
+    }
+    Tokens longer = first.prompt;
+    longer.insert(longer.end(), first.written.begin(), first.written.end());
+    longer.push_back(7);
+    Text second{.prompt = longer, .tokens = 5};
+    engine.submit(second.request());
+    while (engine.step()) {
+    }
+    same_bits(second, alone(kind.shape, second));
+    CHECK(engine.counts().kept >= 48);
+    // What others compute in between is noticed: nothing of it is taken for a text's.
+    text::Decoding(ranks, vocab).next({{1, 2, 3}});
+    Text third{.prompt = longer, .tokens = 3};
+    engine.submit(third.request());
+    while (engine.step()) {
+    }
+    same_bits(third, alone(kind.shape, third));
+  }
+}
+
+TEST_CASE("a step computes what decoding does") {
+  Random random(8);
+  for (const Kind& kind : kinds()) {
+    INFO(kind.name);
+    const auto model = filled(kind.shape);
+    const Text text = alone(kind.shape, {.prompt = random_tokens(random, 37), .tokens = 6});
+    text::ModelRanks ranks(*model);
+    text::Decoding decoding(ranks, vocab);
+    Tokens tokens = text.prompt;
+    for (std::size_t i = 0; i < text.written.size(); ++i) {
+      const std::vector<double> expected = decoding.next({tokens}).at(0);
+      for (std::size_t token = 0; token < expected.size(); ++token) {
+        CHECK(text.logits[i][token] == Approx(expected[token]).margin(1e-4));
+      }
+      tokens.push_back(text.written[i]);
+    }
+  }
+}
+
+TEST_CASE("what is wrong with a request is said to it alone") {
+  const auto model = filled(dense());
+  text::ModelRanks ranks(*model);
+  text::Engine engine(ranks, vocab, {.memory = bytes_of_text(ranks, 64)});
+  Text good{.prompt = {1, 2, 3}, .tokens = 20};
+  Text bad{.prompt = {4, 5}, .tokens = 20};
+  text::EngineRequest request = bad.request();
+  request.next = [](const std::vector<double>&) -> std::optional<std::int64_t> {
+    throw std::runtime_error("it cannot go on");
+  };
+  Text unwanted{.prompt = {6}, .tokens = 20};
+  text::EngineRequest leaves = unwanted.request();
+  int asked = 0;
+  leaves.wanted = [&] { return ++asked < 5; };
+  engine.submit(good.request());
+  engine.submit(std::move(request));
+  engine.submit(std::move(leaves));
+  while (engine.step()) {
+  }
+  CHECK(!good.failed);
+  same_bits(good, alone(dense(), good));
+  CHECK(bad.failed);
+  CHECK(unwanted.ended);
+  CHECK(!unwanted.failed);
+  CHECK(unwanted.written.size() < 5);
+  CHECK(engine.counts().pages == 0);
+  const auto problem = [&](Tokens prompt, std::int64_t tokens) {
+    return testing::error_of(
+        [&] { engine.submit(Text{.prompt = std::move(prompt), .tokens = tokens}.request()); });
+  };
+  CHECK(problem({}, 1).find("no tokens") != std::string::npos);
+  CHECK(problem({vocab}, 1).find("does not have a token") != std::string::npos);
+  CHECK(problem({1}, 65).find("too little room for the keys") != std::string::npos);
+  CHECK(problem({1}, 64) == "no error");
+  CHECK(testing::error_of([&] {
+          text::Engine(ranks, vocab, {.memory = 1});
+        }).find("no room for a text") != std::string::npos);
+}
+
+TEST_CASE(
+    "short requests do not wait for a long prompt, and who came first is not overtaken for ever") {
+  const auto model = filled(dense());
+  text::ModelRanks ranks(*model);
+  text::Engine engine(ranks, vocab, {.most = 4, .prompt_tokens = 32});
+  Random random(1);
+  Text long_one{.prompt = random_tokens(random, 400), .tokens = 2};
+  Text short_one{.prompt = random_tokens(random, 4), .tokens = 3};
+  engine.submit(long_one.request());
+  engine.step();
+  engine.submit(short_one.request());
+  for (int i = 0; i < 4; ++i) {
+    engine.step();
+  }
+  CHECK(short_one.ended);
+  CHECK(long_one.written.empty());
+  while (engine.step()) {
+  }
+  CHECK(long_one.ended);
+}
+
+TEST_CASE("pages are shared by texts with equal beginnings, and kept until others need them") {
+  text::PageTable table(8);
+  Tokens tokens(64);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<std::int64_t>(i);
+  }
+  text::PageTable::Text first = table.begin(tokens, 64);
+  CHECK(first.pages.empty());
+  REQUIRE(table.reserve(first, 64));
+  CHECK(first.pages == Tokens{0, 1, 2, 3});
+  table.know(first, tokens, 40);
+  text::PageTable::Text second = table.begin(tokens, 64);
+  CHECK(second.pages == Tokens{0, 1});
+  table.know(first, tokens, 64);
+  text::PageTable::Text third = table.begin(tokens, 64);
+  CHECK(third.pages == Tokens{0, 1, 2});  // the last token is to be computed
+  CHECK(table.used() == 4);
+  table.release(first);
+  CHECK(table.used() == 3);
+  table.release(second);
+  table.release(third);
+  CHECK(table.used() == 0);
+  // All eight pages can be had; those that hold tokens last.
+  text::PageTable::Text other = table.begin(Tokens{9}, 96);
+  REQUIRE(table.reserve(other, 6 * 16));
+  text::PageTable::Text again = table.begin(tokens, 64);
+  CHECK(again.pages == Tokens{0, 1});
+  CHECK(!table.reserve(again, 48));
+  CHECK(again.pages.size() == 2);
+  table.release(other);
+  REQUIRE(table.reserve(again, 8 * 16));
+  CHECK(table.used() == 8);
+}
