@@ -100,6 +100,14 @@ class AttentionLayer : public Module {
   /// Adds inner_attention, which follows the projections: parameters are initialised in the order
   /// of the children.
   void add_inner();
+  /// Adds the buffer "angles" where wavelengths have factors.
+  void add_angles(const RotaryOptions& rotary, std::int64_t head_dim);
+  /// Heads (B, T, H, D), rotated.
+  Tensor rotated(const Tensor& heads, const RotaryOptions& rotary,
+                 const TokenPositions& positions) const;
+  /// Where so many further tokens make a row long: the cached keys are rotated as in long rows,
+  /// those of their features from `first` on.
+  void lengthen(const RotaryOptions& rotary, std::int64_t first, std::int64_t tokens);
   /// How many tokens are in the cache.
   std::int64_t tokens_before() const { return cache_ == nullptr ? 0 : cache_->length(); }
   /// q [B, T, H, D], k [B, T, KV, D], v [B, T, KV, Dv], rotated -> [B, T, H Dv]. Mask and
