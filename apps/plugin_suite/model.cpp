@@ -334,7 +334,8 @@ std::string folder_comes_back(const Family& family, const std::string& name) {
   for (const models::HubKey& key : family.write(sizes)) {
     json += fmt::format("{}\"{}\": {}", json.empty() ? "{" : ", ", key.key, key.json);
   }
-  models::HubConfig config(json + fmt::format(R"(, "model_type": "{}"}})", name), "config.json");
+  models::HubConfigFile config(json + fmt::format(R"(, "model_type": "{}"}})", name),
+                               "config.json");
   const models::ModelSizes again = family.read(config);
   config.finish();
   if (again.vocab != sizes.vocab || !(again.values == sizes.values)) {

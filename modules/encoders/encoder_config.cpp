@@ -43,7 +43,7 @@ const EncoderFamily& family_of(const Json& json, const std::string& name) {
 }
 
 /// What the folder's class makes of hidden states.
-EncoderHead head_of(models::HubConfig& config, const EncoderFamily& family) {
+EncoderHead head_of(models::HubConfigFile& config, const EncoderFamily& family) {
   const std::string own = config.architecture();
   const std::pair<std::string_view, EncoderHead> classes[] = {
       {family.base_class, EncoderHead::none},
@@ -78,7 +78,7 @@ std::string_view class_of(const EncoderFamily& family, EncoderHead head) {
 }
 
 /// The keys of config.json that go out again as they are.
-std::string passed_on(const models::HubConfig& config, const EncoderFamily& family,
+std::string passed_on(const models::HubConfigFile& config, const EncoderFamily& family,
                       const EncoderShape& shape) {
   Json others = parse_json(config.others());
   for (const models::HubKey& key : family.write(shape)) {
@@ -95,7 +95,7 @@ EncoderConfig parse_encoder_config(std::string_view text, const std::string& nam
     fail_input({.thing = name, .wrong = parsed.problem});
   }
   const EncoderFamily& family = family_of(parsed.value, name);
-  models::HubConfig in(text, name);
+  models::HubConfigFile in(text, name);
   EncoderConfig config{.family = std::string(family.name)};
   in.check_folder();
   config.shape.head = head_of(in, family);
@@ -158,7 +158,7 @@ EncoderConfig with_labels(EncoderConfig config, std::vector<std::string> labels)
   config.shape.classes = std::ssize(config.labels);
   config.shape.head = EncoderHead::classes;
   // What depends on the head follows from the family.
-  models::HubConfig again(encoder_config_text(config), config.family);
+  models::HubConfigFile again(encoder_config_text(config), config.family);
   EncoderShape shape{.head = EncoderHead::classes};
   family.read(again, shape);
   again.throw_if_any();

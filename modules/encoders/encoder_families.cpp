@@ -24,7 +24,7 @@ import :encoder_families;
 namespace tessera::encoders {
 namespace {
 
-using models::HubConfig;
+using models::HubConfigFile;
 using models::HubKey;
 
 // The largest sizes of a config.json.
@@ -43,7 +43,7 @@ constexpr std::pair<std::string_view, nn::Activation> activations[] = {
     {"relu", nn::Activation::relu},
     {"silu", nn::Activation::silu}};
 
-nn::Activation read_activation(HubConfig& config, const std::string& key) {
+nn::Activation read_activation(HubConfigFile& config, const std::string& key) {
   const std::string text = config.text(key, "gelu");
   std::vector<std::string> known;
   for (const auto& [word, activation] : activations) {
@@ -67,7 +67,8 @@ HubKey written(const char* key, nn::Activation activation) {
   return {key, word.c_str()};
 }
 
-void read_sizes(HubConfig& config, EncoderShape& shape, std::int64_t layers, std::int64_t ffn_dim) {
+void read_sizes(HubConfigFile& config, EncoderShape& shape, std::int64_t layers,
+                std::int64_t ffn_dim) {
   shape.dim = config.size("hidden_size", widest, 768);
   shape.layers = config.size("num_hidden_layers", most, layers);
   shape.heads = config.size("num_attention_heads", most, 12);
@@ -85,8 +86,8 @@ void write_sizes(const EncoderShape& shape, std::vector<HubKey>& keys) {
                            {"intermediate_size", shape.ffn_dim}});
 }
 
-void read_tokens(HubConfig& config, EncoderShape& shape, std::int64_t vocab, std::int64_t positions,
-                 std::int64_t padding) {
+void read_tokens(HubConfigFile& config, EncoderShape& shape, std::int64_t vocab,
+                 std::int64_t positions, std::int64_t padding) {
   shape.vocab = config.size("vocab_size", widest, vocab);
   shape.max_positions = config.size("max_position_embeddings", most_positions, positions);
   const std::vector<std::int64_t> ids = config.tokens("pad_token_id", shape.vocab, padding);
@@ -106,7 +107,7 @@ void write_tokens(const EncoderShape& shape, std::vector<HubKey>& keys) {
 }
 
 /// The rates of BERT and ViT.
-void read_dropout(HubConfig& config, EncoderShape& shape, double otherwise) {
+void read_dropout(HubConfigFile& config, EncoderShape& shape, double otherwise) {
   const double hidden = config.rate("hidden_dropout_prob", otherwise);
   shape.input_dropout = hidden;
   shape.attention_dropout = hidden;
@@ -119,14 +120,14 @@ void write_dropout(const EncoderShape& shape, std::vector<HubKey>& keys) {
                            {"attention_probs_dropout_prob", shape.probability_dropout}});
 }
 
-void both_sides(HubConfig& config) {
+void both_sides(HubConfigFile& config) {
   config.only("is_causal", "false", "a token attends to those on both sides");
   config.only("is_decoder", "false", "the model is an encoder");
   config.only("is_encoder_decoder", "false", "the model is an encoder");
   config.only("add_cross_attention", "false", "the model is an encoder");
 }
 
-void read_bert(HubConfig& config, EncoderShape& shape) {
+void read_bert(HubConfigFile& config, EncoderShape& shape) {
   both_sides(config);
   read_sizes(config, shape, 12, 3072);
   read_tokens(config, shape, 30522, 512, 0);
@@ -166,7 +167,7 @@ std::vector<HubKey> write_bert(const EncoderShape& shape) {
 }
 
 /// Which layers of a ModernBERT have a window.
-void read_local_layers(HubConfig& config, EncoderShape& shape) {
+void read_local_layers(HubConfigFile& config, EncoderShape& shape) {
   const std::int64_t every = config.size("global_attn_every_n_layers", most, 3);
   const std::vector<std::string> types = config.texts("layer_types");
   if (!types.empty() && std::ssize(types) != shape.layers) {
@@ -188,7 +189,7 @@ void read_local_layers(HubConfig& config, EncoderShape& shape) {
   }
 }
 
-void read_modernbert(HubConfig& config, EncoderShape& shape) {
+void read_modernbert(HubConfigFile& config, EncoderShape& shape) {
   both_sides(config);
   read_sizes(config, shape, 22, 1152);
   read_tokens(config, shape, 50368, 8192, 50283);
@@ -269,7 +270,7 @@ std::vector<HubKey> write_modernbert(const EncoderShape& shape) {
   return keys;
 }
 
-void read_vit(HubConfig& config, EncoderShape& shape) {
+void read_vit(HubConfigFile& config, EncoderShape& shape) {
   both_sides(config);
   read_sizes(config, shape, 12, 3072);
   shape.image_size = config.size("image_size", most, 224);

@@ -29,7 +29,7 @@ struct EncoderFamily {
   std::string_view token_class;
   std::string_view class_class;
   /// The sizes and properties of a config.json, whose head is known; problems go to `config`.
-  void (*read)(models::HubConfig& config, EncoderShape& shape);
+  void (*read)(models::HubConfigFile& config, EncoderShape& shape);
   /// What `read` has read; those of labels and classes follow.
   std::vector<models::HubKey> (*write)(const EncoderShape& shape);
   std::string_view prefix;              // of all names but those of heads

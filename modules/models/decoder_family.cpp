@@ -43,27 +43,38 @@ std::vector<ModelKey> rope_keys() {
   return {kind,
           {"rope_factor", 1.0, "By which low frequencies are divided.", positive},
           {"rope_original_positions", 0.0,
-           "With `llama3`, `yarn` and `dynamic`: the longest sequence of pretraining.",
+           "With `llama3`, `yarn`, `longrope` and `dynamic`: the longest sequence of pretraining.",
            from(0, 0x1p40)},
           {"rope_low", 1.0,
            "A frequency that turns at most so often within those positions is divided.", positive},
           {"rope_high", 4.0, "One that turns at least so often stays.", positive},
-          {"rope_amplitude", 1.0, "Factor of cosines and sines; `yarn` has one above 1.", positive},
-          {"rope_whole_dims", true, "With `yarn`: bounds between dims are rounded outwards."}};
+          {"rope_amplitude", 1.0,
+           "Factor of cosines and sines; `yarn` and `longrope` have one above 1.", positive},
+          {"rope_whole_dims", true, "With `yarn`: bounds between dims are rounded outwards."},
+          {"rope_short_factors", std::vector<double>(),
+           "With `longrope`: by which each wavelength is multiplied in rows of at most "
+           "`rope_original_positions` tokens, one for each pair of rotated features.",
+           positive},
+          {"rope_long_factors", std::vector<double>(), "The same in longer rows.", positive}};
 }
 
 void set_scaling(const ModelValues& values, nn::DecoderShape& shape) {
   ops::RotaryScaling& scaling = shape.rope_scaling;
-  if (values.text("rope_scaling") == "dynamic") {
+  const RopeKind& kind = rope_kind(values.text("rope_scaling"));
+  const auto limit = static_cast<std::int64_t>(values.number("rope_original_positions"));
+  if (kind.change == RopeChange::base) {
     shape.rope_stretch = values.number("rope_factor");
-    shape.rope_limit = static_cast<std::int64_t>(values.number("rope_original_positions"));
+    shape.rope_limit = limit;
     return;
   }
-  for (const RopeKind& known : rope_kinds) {
-    if (values.text("rope_scaling") == known.key) {
-      scaling.kind = known.kind;
-    }
+  if (kind.change == RopeChange::wavelengths) {
+    shape.rope_factors = {.short_rows = values.numbers("rope_short_factors"),
+                          .long_rows = values.numbers("rope_long_factors"),
+                          .limit = limit,
+                          .amplitude = values.number("rope_amplitude")};
+    return;
   }
+  scaling.kind = kind.kind;
   scaling.factor = values.number("rope_factor");
   scaling.original_positions = values.number("rope_original_positions");
   scaling.low = values.number("rope_low");
@@ -74,7 +85,7 @@ void set_scaling(const ModelValues& values, nn::DecoderShape& shape) {
 
 std::vector<ValueConflict> expert_misfits(const nn::DecoderShape& shape) {
   std::vector<ValueConflict> found;
-  if (shape.experts_per_token > shape.experts) {
+  if (shape.experts > 0 && shape.experts_per_token > shape.experts) {
     const std::string text =
         fmt::format("a token cannot have more experts than there are ({} experts, {} per token)",
                     shape.experts, shape.experts_per_token);
@@ -146,6 +157,24 @@ std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape) {
                                  "pretraining, and the low bound below the high one ({})",
                                  got)});
   }
+  const nn::WavelengthFactors& factors = shape.rope_factors;
+  const std::int64_t pairs =
+      (shape.latent_rank > 0 ? shape.rotated_dim : shape.rotary_extent()) / 2;
+  if (factors.exist() &&
+      (std::ssize(factors.short_rows) != pairs || std::ssize(factors.long_rows) != pairs)) {
+    const std::string got = fmt::format("of {} pairs there are {} and {}", pairs,
+                                        factors.short_rows.size(), factors.long_rows.size());
+    found.push_back({{"rope_short_factors", "rope_long_factors"},
+                     fmt::format("each pair of rotated features needs both factors ({})", got),
+                     fmt::format("short_factor and long_factor: each pair of rotated features "
+                                 "needs both ({})",
+                                 got)});
+  }
+  if (factors.exist() && factors.limit < 1) {
+    found.push_back({{"rope_original_positions", "rope_scaling"},
+                     "longrope needs rope_original_positions",
+                     "longrope needs original_max_position_embeddings"});
+  }
   std::ranges::copy(expert_misfits(shape), std::back_inserter(found));
   std::ranges::copy(layer_misfits(shape), std::back_inserter(found));
   return found;
@@ -199,7 +228,7 @@ nn::DecoderShape DecoderFamily::shape_of(const ModelSizes& sizes) const {
   if (traits_.partial_rope) {
     shape.rotary_share = values.number("rotary_share");
   }
-  if (lists_layers()) {
+  if (lists_layers(traits_)) {
     shape.global_layers = values.integers("global_layers");
   }
   if (traits_.rope_by_layers) {
@@ -209,12 +238,17 @@ nn::DecoderShape DecoderFamily::shape_of(const ModelSizes& sizes) const {
     shape.growth.queries = {.scale = values.number("query_growth"),
                             .period = values.integer("query_growth_period")};
   }
-  if (has_key("latent_rank")) {
+  if (property_of(traits_, &nn::DecoderShape::latent_rank) != nullptr) {
     shape.attention_scale = values.number("attention_scale");
   }
   for (const DecoderProperty& property : traits_.properties) {
     for (const DecoderMember& member : property.members) {
       set_member(shape, member, values.all().at(property.key));
+    }
+  }
+  if (const DecoderVariant* const variant = variant_of(traits_, sizes)) {
+    for (const auto& [member, value] : variant->members) {
+      set_member(shape, member, value);
     }
   }
   return shape;
@@ -247,7 +281,7 @@ std::vector<ModelKey> DecoderFamily::keys() const {
                    "The part of a head that is rotated: its first features.",
                    {.low = 0, .high = 1, .low_open = true}});
   }
-  if (lists_layers()) {
+  if (lists_layers(traits_)) {
     all.push_back({"global_layers", std::vector<std::int64_t>(),
                    "Further layers without a window, from 0.", from(0, most)});
   }
@@ -263,11 +297,18 @@ std::vector<ModelKey> DecoderFamily::keys() const {
     all.push_back({"query_growth_period", size(1), "Positions of such a period.",
                    from(1, static_cast<double>(most_positions))});
   }
-  if (has_key("latent_rank")) {
+  if (property_of(traits_, &nn::DecoderShape::latent_rank) != nullptr) {
     all.push_back(
         {"attention_scale", 0.0,
          "Scores of attention are multiplied by it. 0: by 1 / sqrt(plain_dim + rotated_dim).",
          from(0, 1e6)});
+  }
+  if (const DecoderVariants& variants = traits_.variants; !variants.all.empty()) {
+    ModelKey form{"form", variants.all.front().name, variants.doc};
+    for (const DecoderVariant& variant : variants.all) {
+      form.choices.push_back(variant.name);
+    }
+    all.push_back(std::move(form));
   }
   for (const DecoderProperty& property : traits_.properties) {
     all.push_back({property.key, property.initial, property.doc, property.range,
@@ -282,11 +323,19 @@ std::vector<ModelProblem> DecoderFamily::complete(ModelSizes& sizes) const {
   for (const ValueConflict& misfit : misfits_of(shape)) {
     problems.push_back({misfit.keys, misfit.text});
   }
+  const DecoderVariant* const variant = variant_of(traits_, sizes);
+  const KeyHeads key_heads = variant == nullptr ? KeyHeads::counted : variant->key_heads;
+  const std::int64_t usual = key_heads == KeyHeads::one ? 1 : shape.heads;
+  if (key_heads != KeyHeads::counted && shape.kv_heads > 0 && shape.kv_heads != usual) {
+    problems.push_back({{"kv_heads", "form"},
+                        fmt::format("must be {} or 0 with model.form = \"{}\" (got {})", usual,
+                                    variant->name, shape.kv_heads)});
+  }
   const std::int64_t ffn = (8 * shape.dim / 3 + 63) / 64 * 64;
-  sizes.values.set("kv_heads", shape.kv_heads > 0 ? shape.kv_heads : shape.heads);
+  sizes.values.set("kv_heads", shape.kv_heads > 0 ? shape.kv_heads : usual);
   sizes.values.set("head_dim", shape.head_extent());
   sizes.values.set("ffn_dim", shape.ffn_dim > 0 ? shape.ffn_dim : ffn);
-  if (!hub_key("expert_dim", "").empty()) {
+  if (!hub_key(traits_, "expert_dim", "").empty()) {
     sizes.values.set("expert_dim",
                      shape.expert_dim > 0 ? shape.expert_dim : sizes.values.integer("ffn_dim"));
   }
@@ -356,9 +405,25 @@ double norms_of_block(const nn::DecoderShape& shape) {
   return (shape.norm_inputs ? of_inputs : 0) + (shape.norm_results ? 2 : 0);
 }
 
+/// Those of a layer's experts, but for biases.
+double expert_parameters(const nn::DecoderShape& shape) {
+  const double dim = number(shape.dim);
+  const double latent = number(shape.expert_form.latent_dim);
+  const double matrices = shape.gated ? 3 : 2;
+  const double shared = number(shape.shared_extent());
+  const double bias = shape.ffn_bias ? 1 : 0;
+  const double projections = latent > 0 ? 2 * dim * latent + bias * (dim + latent) : 0;
+  return number(shape.experts) *
+             (matrices * (latent > 0 ? latent : dim) * number(shape.expert_extent()) + dim) +
+         matrices * dim * shared + (shared > 0 ? bias * ((matrices - 1) * shared + dim) : 0) +
+         projections + (shape.shared_expert_gate && shared > 0 ? dim : 0);
+}
+
 double biases_of_experts(const nn::DecoderShape& shape) {
   const double of_each =
-      (shape.expert_form.bias ? 2 * number(shape.expert_extent()) + number(shape.dim) : 0) +
+      (shape.expert_form.bias
+           ? (shape.gated ? 2 : 1) * number(shape.expert_extent()) + number(shape.dim)
+           : 0) +
       (shape.expert_form.logit_bias ? 1 : 0);
   return number(shape.experts) * of_each;
 }
@@ -383,11 +448,7 @@ double DecoderFamily::parameters(const ModelSizes& sizes) const {
   const double learned = shape.activation == nn::Activation::xielu ? 2 : 0;
   const double dense =
       matrices * dim * ffn + (shape.ffn_bias ? (matrices - 1) * ffn + dim : 0) + learned;
-  const double shared = number(shape.shared_extent());
-  const double mixture = number(shape.experts) * dim * (3 * number(shape.expert_extent()) + 1) +
-                         3 * dim * shared + (shape.ffn_bias && shared > 0 ? 2 * shared + dim : 0) +
-                         (shape.shared_expert_gate && shared > 0 ? dim : 0) +
-                         biases_of_experts(shape);
+  const double mixture = expert_parameters(shape) + biases_of_experts(shape);
   return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) +
          (shape.head_bias ? number(shape.vocab) : 0) + mixers +
          number(shape.layers) * norms_of_block(shape) * norm + (parts - sparse) * dense +
@@ -458,6 +519,32 @@ TensorSplit DecoderFamily::tensor_split(const ModelSizes& sizes) const {
     split.rows.emplace_back("model.layers.*.mlp.experts");
   }
   return split;
+}
+
+std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
+  return hub_tensors(traits_, shape_of(sizes), variant_of(traits_, sizes));
+}
+
+std::vector<std::string> DecoderFamily::ignored_tensors() const { return traits_.ignored_tensors; }
+
+std::vector<std::string> DecoderFamily::further_tensors(const ModelSizes& sizes) const {
+  return models::further_tensors(traits_, shape_of(sizes));
+}
+
+std::vector<std::string> DecoderFamily::packed_forms() const {
+  return traits_.experts && traits_.experts->packed ? std::vector<std::string>{"mxfp4"}
+                                                    : std::vector<std::string>{};
+}
+
+ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
+  const std::string key = hub_size(traits_, "layers");
+  const DecoderProperty* const pattern = pattern_of(traits_);
+  return {"model.layers.", key.empty() && pattern != nullptr ? pattern->hub : key,
+          sizes.values.integer("layers")};
+}
+
+std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) const {
+  return models::sized_tensors(traits_, shape_of(sizes));
 }
 
 }  // namespace tessera::models

@@ -39,23 +39,7 @@ using DecoderMember =
                  DecoderField<std::string>, DecoderField<nn::RecurrentRule>,
                  DecoderField<nn::OutputGate>>;
 
-/// How config.json has the value of a property.
-enum class HubForm {
-  plain,
-  counts,  // an integer of the range, of which none is null; otherwise 0 is null there
-  zeros,   // a list with a number for each layer; the property has the layers whose number is 0
-  others,  // a list of layers; the property has all others
-  marks,   // a list with a text for each layer; see DecoderProperty::marks
-  words,   // a text, true or false, for which DecoderProperty::words has the property's
-  layers   // what each layer has, of which the property has a letter each; see HubLayers
-};
-
-/// How config.json says which layers have what, besides a list with a word for each under
-/// DecoderProperty::hub, or a text with a letter for each under ::also.
-struct HubLayers {
-  std::string indices = "";   // a list with the numbers of the attention layers, from 0
-  std::string interval = "";  // each so many-th layer attends where nothing else says it
-};
+class HubForm;
 
 /// A property in which the models of a family differ, besides the sizes that all decoders have.
 struct DecoderProperty {
@@ -67,20 +51,37 @@ struct DecoderProperty {
   ModelValue absent;            // where config.json lacks it
   std::string doc;
   ModelRange range = {};
-  std::string also = "";  // another key of config.json for it: read where `hub` is absent, written
-  bool whole = false;     // transformers wants an integer where the number is one
-  HubForm form = HubForm::plain;
-  /// With HubForm::words: texts of config.json and what they are here; an export writes the first
-  /// that fits.
-  std::vector<std::pair<std::string, std::string>> words = {};
-  HubLayers layers = {};    // with HubForm::layers
-  std::int64_t entry = -1;  // of a list of config.json, from 0, that has the number; -1: it is none
-  std::string none = "";    // a text of config.json that stands for a size of 0
-  /// With HubForm::marks: the text of the layers that the property has, and that of all others.
-  std::pair<std::string, std::string> marks = {};
-  /// With HubForm::zeros and others: the key of a property N, each so many-th layer, that is its
-  /// smallest value where config.json has the list. An export's list has the layers of both.
-  std::string replaces = "";
+  std::shared_ptr<const HubForm> form = nullptr;  // null: the usual one of the value's type
+};
+
+/// What a form reads from, and where its values go.
+struct HubInput {
+  HubConfig& config;
+  ModelSizes& sizes;
+  std::set<std::string> replaced = {};  // see HubForm::replaces; those whose list is there
+};
+
+/// What a form writes, and to where.
+struct HubOutput {
+  const ModelSizes& sizes;
+  const nn::DecoderShape& shape;
+  std::span<const DecoderProperty> properties;  // of the family
+  std::vector<HubKey>& keys;
+};
+
+/// How config.json has the value of a property.
+class HubForm {
+ public:
+  virtual ~HubForm();
+  /// Sets the property's value; problems go to the config.
+  virtual void read(const DecoderProperty& property, HubInput& in) const = 0;
+  /// Adds the keys of an export.
+  virtual void write(const DecoderProperty& property, const HubOutput& out) const = 0;
+  /// Whether a property with such a value can have this form.
+  virtual bool fits(const ModelValue& value) const = 0;
+  /// The key of a property N, each so many-th layer, that is its smallest value where config.json
+  /// has this property's list; an export's list has the layers of both. Empty: none.
+  virtual std::string replaces() const { return ""; }
 };
 
 /// A key of config.json that must be absent, null or have one value.
@@ -112,6 +113,38 @@ struct HubExperts {
   bool transposed = false;   // tensors of all experts are [experts, in, out]
   bool alternating = false;  // rows of gates and of the other half take turns
   bool packed = false;       // a folder may have them in MXFP4 (hub::HubWeights)
+};
+
+/// How many heads of keys and values there are.
+enum class KeyHeads {
+  counted,  // as many as their key says
+  one,
+  all  // as many as heads
+};
+
+/// A form of a family's models that flags of config.json tell apart.
+struct DecoderVariant {
+  std::string name;  // the value of [model].form
+  /// The values (JSON) that keys of config.json can have; an export writes the last one.
+  std::map<std::string, std::vector<std::string>> flags = {};
+  KeyHeads key_heads = KeyHeads::counted;
+  std::vector<std::pair<DecoderMember, ModelValue>> members = {};
+  std::map<std::string, std::string> modules = {};  // see DecoderTraits::hub_modules
+};
+
+/// The forms of a family's models.
+struct DecoderVariants {
+  std::string doc;
+  std::map<std::string, std::string> absent =
+      {};                                // of each flag (JSON), where config.json lacks it
+  std::vector<DecoderVariant> all = {};  // the first one whose flags fit counts
+};
+
+/// Layers and tensors by which a folder predicts tokens after the next one.
+struct FurtherTokens {
+  std::vector<std::string> keys = {};     // of config.json: how many layers
+  bool after_layers = false;              // their numbers follow those of the other layers
+  std::vector<std::string> tensors = {};  // patterns
 };
 
 /// Modules of a layer that a folder has as one, whose parts follow one another along dim 0.
@@ -149,6 +182,11 @@ struct DecoderTraits {
   /// the layer's name: "self_attn.q_proj". "model.layers.*" is the layer.
   std::map<std::string, std::string> hub_modules = {};
   std::vector<FusedModule> fused = {};
+  /// Objects of config.json whose parts are read as keys: names of keys by those of parts.
+  std::map<std::string, std::map<std::string, std::string>> nested = {};
+  std::map<std::string, std::string> older_keys = {};  // keys by their names in older folders
+  DecoderVariants variants = {};                       // none: all models have one form
+  FurtherTokens further = {};
   std::vector<std::string> ignored_tensors = {};  // of a folder; patterns
   /// Layers may have experts; the shape and the properties say which.
   std::optional<HubExperts> experts = std::nullopt;
@@ -186,6 +224,7 @@ class DecoderFamily : public ModelFamily {
   std::vector<HubKey> write(const ModelSizes& sizes) const override;
   std::vector<HubTensor> tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> ignored_tensors() const override;
+  std::vector<std::string> further_tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> packed_forms() const override;
   Layers layers(const ModelSizes& sizes) const override;
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override;
@@ -194,32 +233,15 @@ class DecoderFamily : public ModelFamily {
   nn::DecoderShape shape_of(const ModelSizes& sizes) const;
 
  private:
-  void read_properties(HubConfig& config, ModelSizes& sizes) const;
-  void read_layers(HubConfig& config, const DecoderProperty& property, ModelSizes& sizes) const;
-  void read_rope(HubConfig& config, ModelSizes& sizes) const;
-  void check_layer_types(HubConfig& config, ModelSizes& sizes) const;
-  void read_global_layers(HubConfig& config, ModelSizes& sizes) const;
+  // Of config.json.
   void read_sizes(HubConfig& config, ModelSizes& sizes) const;
-  /// The key of config.json for a key of [model]; `otherwise` where the family has no such key.
-  std::string hub_key(std::string_view key, const std::string& otherwise) const;
-  bool has_key(std::string_view key) const;  // of [model], by a property
-  /// Whether a key lists the layers without a window, and no property does.
-  bool lists_layers() const { return traits_.layer_types && !has_key("global_layers"); }
-  /// The key of config.json for a size that all decoders have; empty: there is none.
-  std::string hub_size(const std::string& key) const;
-  std::vector<HubKey> written_sizes(const ModelSizes& sizes) const;
-  void write_rope(const nn::DecoderShape& shape, std::vector<HubKey>& all) const;
-  void write_properties(const ModelSizes& sizes, std::vector<HubKey>& all) const;
-  /// A list of config.json with the numbers of this property and the next.
-  std::string pair_json(const ModelValues& values, const DecoderProperty& first) const;
-  void add_recurrent_sizes(const nn::DecoderShape& shape, std::int64_t layer,
-                           std::vector<SizedTensor>& all) const;
-  /// The property with HubForm::layers; null: there is none.
-  const DecoderProperty* pattern() const;
-  /// A folder's name of a module in a layer, or of one outside.
-  std::string stored_module(std::int64_t layer, const std::string& own) const;
-  std::string stored_module(const std::string& own) const;
-
+  void read_variant(HubConfig& config, ModelSizes& sizes) const;
+  void read_properties(HubConfig& config, ModelSizes& sizes) const;
+  void read_global_layers(HubConfig& config, ModelSizes& sizes) const;
+  void check_layer_types(HubConfig& config, ModelSizes& sizes) const;
+  void write_sizes(const ModelSizes& sizes, std::vector<HubKey>& all) const;
+  void write_properties(const ModelSizes& sizes, const nn::DecoderShape& shape,
+                        std::vector<HubKey>& all) const;
   DecoderTraits traits_;
 };
 

@@ -18,6 +18,7 @@ module tessera.models;
 import tessera.base;
 import tessera.nn;
 import :decoder_family;
+import :decoder_values;
 
 namespace tessera::models {
 namespace {
@@ -101,6 +102,7 @@ constexpr Member members[] = {
     {"embedding_scale", decoder_field<&Shape::embedding_scale>},
     {"expert_dim", decoder_field<&Shape::expert_dim>},
     {"expert_form.bias", decoder_field<form, &Form::bias>},
+    {"expert_form.latent_dim", decoder_field<form, &Form::latent_dim>},
     {"expert_form.limits.most", decoder_field<form, &Form::limits, &nn::GateLimits::most>},
     {"expert_form.limits.slope", decoder_field<form, &Form::limits, &nn::GateLimits::slope>},
     {"expert_form.logit_bias", decoder_field<form, &Form::logit_bias>},
@@ -217,6 +219,37 @@ std::span<const NamedDecoderMember> decoder_members() {
     return list;
   }();
   return all;
+}
+
+namespace {
+
+template <class Field>
+const DecoderProperty* setting_of(const DecoderTraits& traits, Field nn::DecoderShape::* member) {
+  nn::DecoderShape any;
+  for (const DecoderProperty& property : traits.properties) {
+    for (const DecoderMember& one : property.members) {
+      const auto* const at = std::get_if<DecoderField<Field>>(&one);
+      if (at != nullptr && &(*at)(any) == &(any.*member)) {
+        return &property;
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const DecoderProperty* property_of(const DecoderTraits& traits,
+                                   std::int64_t nn::DecoderShape::* member) {
+  return setting_of(traits, member);
+}
+const DecoderProperty* property_of(const DecoderTraits& traits,
+                                   std::vector<std::int64_t> nn::DecoderShape::* member) {
+  return setting_of(traits, member);
+}
+const DecoderProperty* property_of(const DecoderTraits& traits,
+                                   std::string nn::DecoderShape::* member) {
+  return setting_of(traits, member);
 }
 
 std::vector<std::string> words_of(const DecoderMember& member) {

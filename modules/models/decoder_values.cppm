@@ -3,6 +3,10 @@ module tessera.models:decoder_values;
 import tessera.base;
 import tessera.ops;
 import tessera.nn;
+import :values;
+import :hub_config;
+import :family;
+import :decoder_family;
 
 // What the sources of decoder families share.
 namespace tessera::models {
@@ -12,18 +16,34 @@ constexpr std::int64_t widest = std::int64_t{1} << 24;
 constexpr std::int64_t most = 100000;
 constexpr std::int64_t most_positions = std::int64_t{1} << 40;
 
-/// A scaling of rotary embeddings, as config.json and as [model] name it. "dynamic" is none of the
-/// operator's: the base grows with the row (nn::RotaryOptions::stretch).
+/// Words of layer_types in config.json.
+constexpr std::string_view full_layers = "full_attention";
+constexpr std::string_view window_layers = "sliding_attention";
+constexpr std::string_view chunk_layers = "chunked_attention";
+
+/// What a rotary embedding for long sequences changes.
+enum class RopeChange {
+  frequencies,  // by the operator's scaling, or not at all
+  base,         // the base grows with the row (nn::RotaryOptions::stretch)
+  wavelengths   // each has factors of its own (nn::WavelengthFactors)
+};
+
+/// A scaling of rotary embeddings, as config.json and as [model] name it.
 struct RopeKind {
   ops::RotaryScaling::Kind kind;
   const char* hub;
   const char* key;
+  RopeChange change = RopeChange::frequencies;
 };
-constexpr RopeKind rope_kinds[] = {{ops::RotaryScaling::Kind::none, "default", "none"},
-                                   {ops::RotaryScaling::Kind::none, "dynamic", "dynamic"},
-                                   {ops::RotaryScaling::Kind::linear, "linear", "linear"},
-                                   {ops::RotaryScaling::Kind::llama3, "llama3", "llama3"},
-                                   {ops::RotaryScaling::Kind::yarn, "yarn", "yarn"}};
+constexpr RopeKind rope_kinds[] = {
+    {ops::RotaryScaling::Kind::none, "default", "none"},
+    {ops::RotaryScaling::Kind::none, "dynamic", "dynamic", RopeChange::base},
+    {ops::RotaryScaling::Kind::none, "longrope", "longrope", RopeChange::wavelengths},
+    {ops::RotaryScaling::Kind::linear, "linear", "linear"},
+    {ops::RotaryScaling::Kind::llama3, "llama3", "llama3"},
+    {ops::RotaryScaling::Kind::yarn, "yarn", "yarn"}};
+/// The scaling by its word in [model].
+const RopeKind& rope_kind(std::string_view key);
 
 /// Values that do not fit together, with the names of [model] and those of config.json.
 struct ValueConflict {
@@ -48,6 +68,46 @@ double recurrent_parameters(const nn::DecoderShape& shape);
 std::int64_t layers_of_kind(const nn::DecoderShape& shape, nn::LayerKind kind);
 /// The first layer of this kind; -1: there is none.
 std::int64_t first_of_kind(const nn::DecoderShape& shape, nn::LayerKind kind);
+
+/// The property that sets this member; null: models of the family do not differ in it.
+const DecoderProperty* property_of(const DecoderTraits& traits,
+                                   std::int64_t nn::DecoderShape::* member);
+const DecoderProperty* property_of(const DecoderTraits& traits,
+                                   std::vector<std::int64_t> nn::DecoderShape::* member);
+const DecoderProperty* property_of(const DecoderTraits& traits,
+                                   std::string nn::DecoderShape::* member);
+
+/// The property that says what each layer has; null: there is none.
+const DecoderProperty* pattern_of(const DecoderTraits& traits);
+/// Whether a key lists the layers without a window, and no property does.
+bool lists_layers(const DecoderTraits& traits);
+/// The form of a model; null: the family has no forms.
+const DecoderVariant* variant_of(const DecoderTraits& traits, const ModelSizes& sizes);
+
+/// The key of config.json for a key of [model]; `otherwise` where the family has no such key.
+std::string hub_key(const DecoderTraits& traits, std::string_view key,
+                    const std::string& otherwise);
+/// The key of config.json for a size that all decoders have; empty: there is none.
+std::string hub_size(const DecoderTraits& traits, const std::string& key);
+
+/// The rotary embedding of a config.json, and that of an export.
+void read_rope(const DecoderTraits& traits, HubConfig& config, ModelSizes& sizes);
+void write_rope(const DecoderTraits& traits, const ModelSizes& sizes, const nn::DecoderShape& shape,
+                std::vector<HubKey>& all);
+
+/// What a folder has for the parameters of a model. `variant`: its form, or null.
+std::vector<HubTensor> hub_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape,
+                                   const DecoderVariant* variant);
+/// Patterns of tensors that predict tokens after the next one.
+std::vector<std::string> further_tensors(const DecoderTraits& traits,
+                                         const nn::DecoderShape& shape);
+/// Parameters that show every size.
+std::vector<SizedTensor> sized_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape);
+
+/// The word of layer_types for a layer.
+std::string_view layer_type(const nn::DecoderShape& shape, std::int64_t layer);
+/// Those of all layers.
+std::vector<std::string> layer_types(const nn::DecoderShape& shape);
 
 /// Sizes of all decoders that have keys of config.json.
 std::vector<std::string> decoder_size_keys();

@@ -31,6 +31,9 @@ SpecialTokens ModelFamily::special_tokens() const { return {}; }
 std::vector<HubTensor> ModelFamily::tensors(const ModelSizes& /*sizes*/) const { return {}; }
 TensorSplit ModelFamily::tensor_split(const ModelSizes&) const { return {}; }
 std::string ModelFamily::base_prefix() const { return ""; }
+std::vector<std::string> ModelFamily::further_tensors(const ModelSizes& /*sizes*/) const {
+  return {};
+}
 std::vector<std::string> ModelFamily::ignored_tensors() const { return {}; }
 std::vector<std::string> ModelFamily::packed_forms() const { return {}; }
 

@@ -93,6 +93,9 @@ class ModelFamily {
   virtual std::string base_prefix() const;
   /// Patterns of tensors in a folder that are not parameters. The default: none.
   virtual std::vector<std::string> ignored_tensors() const;
+  /// Patterns of tensors by which a folder predicts tokens after the next one. They are counted
+  /// aloud and not read. The default: none.
+  virtual std::vector<std::string> further_tensors(const ModelSizes& sizes) const;
   /// What quantization_config may have as its quant_method: forms that hub::HubWeights unpacks. The
   /// default: none.
   virtual std::vector<std::string> packed_forms() const;

@@ -8,6 +8,8 @@ module;
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -28,6 +30,7 @@ import :family;
 import :decoder_values;
 import :decoder_family;
 import :family_file;
+import :hub_forms;
 
 namespace tessera::models {
 namespace {
@@ -49,8 +52,8 @@ ModelValue empty_value(const DecoderMember& member) {
 }
 
 const char* type_text(const ModelValue& value) {
-  constexpr const char* texts[] = {"true or false", "an integer", "a number", "a text",
-                                   "a list of integers"};
+  constexpr const char* texts[] = {"true or false", "an integer",         "a number",
+                                   "a text",        "a list of integers", "a list of numbers"};
   return texts[value.index()];
 }
 
@@ -73,10 +76,12 @@ class FamilyReader {
   }
 
   FamilyFile read() {
-    check_names(root_, "",
-                {"family", "about", "architecture", "like", "begin_token", "end_token",
-                 "layer_types", "decoder", "sizes", "default", "rope", "key", "fixed", "ignored",
-                 "without", "modules", "fused", "experts", "ignored_tensors"});
+    check_names(
+        root_, "",
+        {"family",          "about",   "architecture", "like",    "begin_token", "end_token",
+         "layer_types",     "decoder", "sizes",        "default", "rope",        "key",
+         "fixed",           "ignored", "without",      "modules", "fused",       "experts",
+         "ignored_tensors", "nested",  "older",        "forms",   "form",        "further_tokens"});
     FamilyFile result;
     if (const auto like = take<std::string>(root_, "like", "")) {
       base(*like, result.traits);
@@ -97,6 +102,10 @@ class FamilyReader {
     read_keys(traits);
     read_fixed(traits);
     read_experts(traits);
+    read_texts("older", {}, traits.older_keys);
+    read_nested(traits);
+    read_variants(traits);
+    read_further(traits);
     throw_if_any();
     return result;
   }
@@ -282,7 +291,7 @@ class FamilyReader {
           std::erase_if(traits.properties, [&](const auto& one) { return one.key == name; }) +
           std::erase_if(traits.fixed_keys, [&](const auto& one) { return one.key == name; }) +
           std::erase_if(traits.fused, [&](const auto& one) { return one.stored == name; }) +
-          std::erase(traits.ignored_keys, name);
+          traits.nested.erase(name) + std::erase(traits.ignored_keys, name);
       if (removed == 0) {
         problem(*root_.get("without"),
                 fmt::format("without: there is no key and no fused module '{}' to remove",
@@ -319,21 +328,28 @@ class FamilyReader {
     return false;
   }
 
-  void read_decoder(DecoderTraits& traits) {
-    const toml::table* const table = section("decoder");
-    if (table == nullptr) {
-      return;
-    }
-    for (const auto& [key, node] : *table) {
+  void read_members(const toml::table& table, const std::string& where,
+                    std::vector<std::pair<DecoderMember, ModelValue>>& to) {
+    for (const auto& [key, node] : table) {
       const std::string name(key.str());
       const NamedDecoderMember* const found = member(node, name);
       if (found == nullptr) {
         continue;
       }
-      const auto value = read_value(node, "decoder." + name, empty_value(found->member));
-      if (value && is_word(node, "decoder." + name, found->member, *value)) {
-        set_member(traits.shape, found->member, *value);
+      const auto value = read_value(node, where + name, empty_value(found->member));
+      if (value && is_word(node, where + name, found->member, *value)) {
+        to.emplace_back(found->member, *value);
       }
+    }
+  }
+
+  void read_decoder(DecoderTraits& traits) {
+    std::vector<std::pair<DecoderMember, ModelValue>> values;
+    if (const toml::table* const table = section("decoder")) {
+      read_members(*table, "decoder.", values);
+    }
+    for (const auto& [found, value] : values) {
+      set_member(traits.shape, found, value);
     }
   }
 
@@ -378,19 +394,23 @@ class FamilyReader {
     set(*table, "tie_embeddings", "default.", absent.tie_embeddings);
   }
 
-  /// Texts by name.
-  void read_texts(const std::string& name, const std::vector<std::string>& known,
-                  std::map<std::string, std::string>& to) {
-    const toml::table* const table = section(name);
-    if (table == nullptr) {
-      return;
+  /// Texts by name. `known`: the names that there can be; empty: any.
+  void read_texts(const toml::table& table, const std::string& name,
+                  const std::vector<std::string>& known, std::map<std::string, std::string>& to) {
+    if (!known.empty()) {
+      check_names(table, name + ".", known);
     }
-    check_names(*table, name + ".", known);
-    for (const auto& [key, node] : *table) {
+    for (const auto& [key, node] : table) {
       if (const auto text =
               read_value(node, fmt::format("{}.{}", name, key.str()), std::string())) {
         to[std::string(key.str())] = std::get<std::string>(*text);
       }
+    }
+  }
+  void read_texts(const std::string& name, const std::vector<std::string>& known,
+                  std::map<std::string, std::string>& to) {
+    if (const toml::table* const table = section(name)) {
+      read_texts(*table, name, known, to);
     }
   }
 
@@ -433,7 +453,10 @@ class FamilyReader {
                 "self_attn.q_proj, k_proj and v_proj, or those of a recurrent layer");
         return;
       }
-      std::erase_if(traits.fused, [&](const auto& one) { return one.stored == fused.stored; });
+      // A folder may have several modules under one name, of layers that differ.
+      std::erase_if(traits.fused, [&](const auto& one) {
+        return one.stored == fused.stored && one.parts == fused.parts;
+      });
       traits.fused.push_back(std::move(fused));
     });
   }
@@ -456,18 +479,11 @@ class FamilyReader {
     check_names(table, "key.",
                 {"name",     "config", "also",    "sets",     "initial", "absent", "doc",   "low",
                  "high",     "above",  "whole",   "counts",   "zeros",   "others", "marks", "words",
-                 "replaces", "layers", "indices", "interval", "entry",   "none"});
+                 "replaces", "layers", "indices", "interval", "entry",   "none",   "begin"});
     DecoderProperty property;
     set(table, "name", "key.", property.key);
     set(table, "config", "key.", property.hub);
-    set(table, "also", "key.", property.also);
     set(table, "doc", "key.", property.doc);
-    set(table, "whole", "key.", property.whole);
-    set(table, "replaces", "key.", property.replaces);
-    set(table, "indices", "key.", property.layers.indices);
-    set(table, "interval", "key.", property.layers.interval);
-    set(table, "entry", "key.", property.entry);
-    set(table, "none", "key.", property.none);
     std::vector<std::string> names;
     set(table, "sets", "key.", names);
     if (names.empty()) {
@@ -490,38 +506,15 @@ class FamilyReader {
     if (property.members.size() != names.size()) {
       return std::nullopt;
     }
-    read_form(table, property);
-    return read_key_values(table, property) ? std::optional(std::move(property)) : std::nullopt;
+    return read_key_values(table, property) && read_form(table, property)
+               ? std::optional(std::move(property))
+               : std::nullopt;
   }
 
-  void read_form(const toml::table& table, DecoderProperty& property) {
-    if (take<bool>(table, "zeros", "key.").value_or(false)) {
-      property.form = HubForm::zeros;
-    }
-    if (take<bool>(table, "others", "key.").value_or(false)) {
-      property.form = HubForm::others;
-    }
-    if (take<bool>(table, "counts", "key.").value_or(false)) {
-      property.form = HubForm::counts;
-    }
-    if (std::vector<std::string> marks; table.contains("marks")) {
-      set(table, "marks", "key.", marks);
-      property.form = HubForm::marks;
-      if (marks.size() != 2) {
-        problem(table,
-                "key.marks: expected two texts, that of the property's layers and that of "
-                "all others");
-        return;
-      }
-      property.marks = {marks[0], marks[1]};
-    }
-    const bool layers = table.contains("layers");
-    const toml::node* const words = table.get(layers ? "layers" : "words");
-    if (words == nullptr) {
-      return;
-    }
-    property.form = layers ? HubForm::layers : HubForm::words;
-    const toml::array* const list = words->as_array();
+  /// Pairs of texts, "of config.json" and "here".
+  HubWords read_words(const toml::node& node, const DecoderProperty& property, bool letters) {
+    HubWords words;
+    const toml::array* const list = node.as_array();
     for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
       const toml::array* const pair = list->get(i)->as_array();
       const auto text = [&](std::size_t at) {
@@ -531,16 +524,96 @@ class FamilyReader {
       const auto hub = text(0);
       const auto own = text(1);
       if (!hub || !own) {
-        problem(*words, "key.words: expected pairs of texts, [\"of config.json\", \"here\"]");
-        return;
+        problem(node, "key.words: expected pairs of texts, [\"of config.json\", \"here\"]");
+        return words;
       }
-      if (layers && own->size() != 1) {
-        problem(*words, "key.layers: expected pairs of a text and the letter of a kind of layers");
+      if (letters && own->size() != 1) {
+        problem(node, "key.layers: expected pairs of a text and the letter of a kind of layers");
       }
-      if (is_word(*words, "key.words", property.members[0], *own)) {
-        property.words.emplace_back(*hub, *own);
+      if (is_word(node, "key.words", property.members[0], *own)) {
+        words.emplace_back(*hub, *own);
       }
     }
+    return words;
+  }
+
+  std::shared_ptr<const HubForm> form_of_layers(const toml::table& table,
+                                                const DecoderProperty& property) {
+    std::string replaces;
+    set(table, "replaces", "key.", replaces);
+    if (take<bool>(table, "zeros", "key.").value_or(false)) {
+      return std::make_shared<ZerosForm>(replaces);
+    }
+    if (take<bool>(table, "others", "key.").value_or(false)) {
+      return std::make_shared<OthersForm>(replaces);
+    }
+    std::vector<std::string> marks;
+    set(table, "marks", "key.", marks);
+    if (marks.empty() && !replaces.empty()) {
+      problem(table, "key: `replaces` goes with `zeros`, `others` and `marks`");
+    }
+    if (marks.empty()) {
+      return nullptr;
+    }
+    if (marks.size() != 2) {
+      problem(table,
+              "key.marks: expected two texts, that of the property's layers and that of all "
+              "others");
+      return nullptr;
+    }
+    nn::DecoderShape any;
+    const auto* const at =
+        std::get_if<DecoderField<std::vector<std::int64_t>>>(&property.members.front());
+    if (at != nullptr && &(*at)(any) == &any.global_layers) {
+      return std::make_shared<LayerTypesForm>(marks[0], marks[1], replaces);
+    }
+    if (at != nullptr && &(*at)(any) == &any.dense_layers) {
+      return std::make_shared<DenseLayersForm>(marks[0], marks[1], replaces);
+    }
+    return std::make_shared<MarksForm>(marks[0], marks[1], replaces);
+  }
+
+  /// Without one of these words in the table the form is the usual one of the value.
+  std::shared_ptr<const HubForm> named_form(const toml::table& table,
+                                            const DecoderProperty& property) {
+    if (auto form = form_of_layers(table, property)) {
+      return form;
+    }
+    if (const toml::node* const words = table.get("layers")) {
+      PatternForm::Options options{.words = read_words(*words, property, true)};
+      set(table, "also", "key.", options.also);
+      set(table, "indices", "key.", options.indices);
+      set(table, "interval", "key.", options.interval);
+      set(table, "begin", "key.", options.begin);
+      return std::make_shared<PatternForm>(std::move(options));
+    }
+    if (const toml::node* const words = table.get("words")) {
+      return std::make_shared<WordForm>(read_words(*words, property, false));
+    }
+    if (const auto entry = take<std::int64_t>(table, "entry", "key.")) {
+      return std::make_shared<PairForm>(*entry);
+    }
+    if (take<bool>(table, "whole", "key.").value_or(false)) {
+      return std::make_shared<NumberForm>(true);
+    }
+    IntegerForm::Options options;
+    set(table, "also", "key.", options.also);
+    set(table, "none", "key.", options.none);
+    set(table, "counts", "key.", options.counts);
+    const bool is_plain = options.also.empty() && options.none.empty() && !options.counts;
+    return is_plain ? nullptr : std::make_shared<IntegerForm>(std::move(options));
+  }
+
+  bool read_form(const toml::table& table, DecoderProperty& property) {
+    property.form = named_form(table, property);
+    const bool is_text = std::holds_alternative<std::string>(property.initial);
+    if (property.form ? property.form->fits(property.initial) : !is_text) {
+      return true;
+    }
+    problem(table,
+            "key: `words` are for properties that are texts, `zeros`, `others` and `marks` for "
+            "lists, `counts` for integers");
+    return false;
   }
 
   bool read_key_values(const toml::table& table, DecoderProperty& property) {
@@ -551,29 +624,9 @@ class FamilyReader {
         return false;
       }
     }
-    const bool text = std::holds_alternative<std::string>(type);
-    const bool flag = std::holds_alternative<bool>(type);
-    const bool has_words = property.form == HubForm::words || property.form == HubForm::layers;
-    if ((!flag && text != has_words) || (flag && property.form == HubForm::layers) ||
-        (property.entry >= 0 && !std::holds_alternative<double>(type)) ||
-        (!property.none.empty() && !std::holds_alternative<std::int64_t>(type)) ||
-        ((property.form == HubForm::zeros || property.form == HubForm::others ||
-          property.form == HubForm::marks) &&
-         !std::holds_alternative<std::vector<std::int64_t>>(type)) ||
-        (property.form == HubForm::counts && !std::holds_alternative<std::int64_t>(type))) {
-      problem(table,
-              "key: `words` are for properties that are texts, `zeros`, `others` and `marks` for "
-              "lists, `counts` for integers");
-      return false;
-    }
     const auto initial = read_value(*table.get("initial"), "key.initial", type);
     const toml::node* const absent = table.get("absent");
     const auto missing = absent == nullptr ? initial : read_value(*absent, "key.absent", type);
-    if (!property.replaces.empty() && property.form != HubForm::zeros &&
-        property.form != HubForm::others) {
-      problem(table, "key: `replaces` goes with `zeros` and `others`");
-      return false;
-    }
     if (!initial || !missing || !is_word(table, "key.initial", property.members[0], *initial) ||
         !is_word(table, "key.absent", property.members[0], *missing)) {
       return false;
@@ -613,6 +666,111 @@ class FamilyReader {
       std::erase_if(traits.fixed_keys, [&](const auto& one) { return one.key == fixed.key; });
       traits.fixed_keys.push_back(std::move(fixed));
     });
+  }
+
+  void read_nested(DecoderTraits& traits) {
+    const toml::table* const table = section("nested");
+    if (table == nullptr) {
+      return;
+    }
+    for (const auto& [key, node] : *table) {
+      if (!node.is_table()) {
+        problem(node, "nested: expected a table with the names of keys for the parts of an object");
+        continue;
+      }
+      read_texts(*node.as_table(), fmt::format("nested.{}", key.str()), {},
+                 traits.nested[std::string(key.str())]);
+    }
+  }
+
+  /// A flag of config.json as JSON; "null" is no text there.
+  static std::string flag_of(const toml::node& node) {
+    std::string json = json_of(node);
+    return json == R"("null")" ? "null" : json;
+  }
+
+  void read_variants(DecoderTraits& traits) {
+    DecoderVariants& variants = traits.variants;
+    const toml::table* const table = section("forms");
+    if (table != nullptr) {
+      check_names(*table, "forms.", {"doc", "absent"});
+      set(*table, "doc", "forms.", variants.doc);
+      const toml::node* const absent = table->get("absent");
+      if (absent == nullptr || !absent->is_table() || variants.doc.empty()) {
+        problem(*table, "forms: needs `doc`, and `absent` with the flags of config.json");
+        return;
+      }
+      for (const auto& [key, node] : *absent->as_table()) {
+        variants.absent[std::string(key.str())] = flag_of(node);
+      }
+    }
+    each("form", [&](const toml::table& form) {
+      if (std::optional<DecoderVariant> variant = read_variant(form, variants.absent)) {
+        variants.all.push_back(std::move(*variant));
+      }
+    });
+    if (variants.all.empty() != variants.absent.empty()) {
+      problems_.push_back(fmt::format("{}: [forms] goes with at least one [[form]]", file_));
+    }
+  }
+
+  std::optional<DecoderVariant> read_variant(const toml::table& table,
+                                             const std::map<std::string, std::string>& absent) {
+    check_names(table, "form.", {"name", "flags", "key_heads", "decoder", "modules"});
+    DecoderVariant variant;
+    set(table, "name", "form.", variant.name);
+    const toml::node* const flags = table.get("flags");
+    if (variant.name.empty() || flags == nullptr || !flags->is_table()) {
+      problem(table, "form: needs `name` and `flags`");
+      return std::nullopt;
+    }
+    for (const auto& [key, node] : *flags->as_table()) {
+      const std::string name(key.str());
+      if (!absent.contains(name)) {
+        problem(node, fmt::format("form.flags: forms.absent has no '{}'", shown(name)));
+        continue;
+      }
+      const toml::array* const list = node.as_array();
+      for (std::size_t i = 0; list != nullptr && i < list->size(); ++i) {
+        variant.flags[name].push_back(flag_of(*list->get(i)));
+      }
+      if (list == nullptr) {
+        variant.flags[name].push_back(flag_of(node));
+      }
+    }
+    read_key_heads(table, variant);
+    if (const toml::node* const decoder = table.get("decoder");
+        decoder != nullptr && decoder->is_table()) {
+      read_members(*decoder->as_table(), "form.decoder.", variant.members);
+    }
+    if (const toml::node* const modules = table.get("modules");
+        modules != nullptr && modules->is_table()) {
+      read_texts(*modules->as_table(), "form.modules", decoder_modules(), variant.modules);
+    }
+    return variant;
+  }
+
+  void read_key_heads(const toml::table& table, DecoderVariant& variant) {
+    static const std::map<std::string, KeyHeads> known = {
+        {"counted", KeyHeads::counted}, {"one", KeyHeads::one}, {"all", KeyHeads::all}};
+    if (const auto word = take<std::string>(table, "key_heads", "form.")) {
+      const auto found = known.find(*word);
+      if (found == known.end()) {
+        problem(table, fmt::format("form.key_heads: there is no '{}' (there are counted, one, all)",
+                                   shown(*word)));
+      } else {
+        variant.key_heads = found->second;
+      }
+    }
+  }
+
+  void read_further(DecoderTraits& traits) {
+    if (const toml::table* const table = section("further_tokens")) {
+      check_names(*table, "further_tokens.", {"config", "after_layers", "tensors"});
+      set(*table, "config", "further_tokens.", traits.further.keys);
+      set(*table, "after_layers", "further_tokens.", traits.further.after_layers);
+      set(*table, "tensors", "further_tokens.", traits.further.tensors);
+    }
   }
 
   void read_experts(DecoderTraits& traits) {

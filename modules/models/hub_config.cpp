@@ -7,6 +7,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -63,7 +64,8 @@ bool HubRope::operator==(const HubRope& other) const {
          original_positions == other.original_positions && low == other.low && high == other.high &&
          amplitude == other.amplitude && whole_dims == other.whole_dims && share == other.share &&
          alpha == other.alpha && score_scale == other.score_scale && growth == other.growth &&
-         growth_period == other.growth_period;
+         growth_period == other.growth_period && short_factors == other.short_factors &&
+         long_factors == other.long_factors;
 }
 
 struct HubConfig::State {
@@ -78,6 +80,15 @@ struct HubConfig::State {
               const std::string& reason) {
     problems.push_back(
         fmt::format("{} {} is not supported (only {}): {}", key, json_shown(value), only, reason));
+  }
+
+  /// The key has this value, which the file has at `where`.
+  void give(const std::string& key, const std::string& where, const Json& value) {
+    if (present(json, key) && json[key] != value) {
+      problems.push_back(fmt::format("{} is {}, but {} is {}; remove one of the two", where,
+                                     json_shown(value), key, json_shown(json[key])));
+    }
+    json[key] = value;
   }
 
   double positive(const Json& object, const std::string& key, double otherwise) {
@@ -142,6 +153,9 @@ struct HubConfig::State {
       also({"llama_4_scaling_beta", "original_max_position_embeddings",
             "max_position_embeddings"});  // the last one has no effect
     }
+    if (kind == "longrope") {
+      also({"short_factor", "long_factor", "original_max_position_embeddings", "attention_factor"});
+    }
     if (kind == "llama3") {
       also({"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
     } else if (kind == "yarn") {
@@ -161,6 +175,10 @@ struct HubConfig::State {
 
   /// The numbers of a rotary embedding of this kind.
   void read_scaling(const std::string& key, const Json& rope, HubRope& to) {
+    if (to.kind == "longrope") {
+      read_long(key, rope, to);
+      return;
+    }
     const auto number = [&](const char* part, double otherwise) {
       if (otherwise <= 0 && !present(rope, part)) {
         problems.push_back(fmt::format("{}.{} is missing", key, part));
@@ -190,6 +208,42 @@ struct HubConfig::State {
                         to.original_positions));
       }
     }
+  }
+
+  /// Factors of wavelengths.
+  void read_long(const std::string& key, const Json& rope, HubRope& to) {
+    constexpr const char* original = "original_max_position_embeddings";
+    // Older folders have it beside the object. Where neither says it, no row is long.
+    const double last = positive(json, "max_position_embeddings", 1);
+    const double beside = positive(json, original, 0);
+    to.original_positions = positive(rope, original, beside > 0 ? beside : last);
+    if (beside > 0 && beside != to.original_positions) {
+      problems.push_back(fmt::format("{} {} and {}.{} {} are not one number", original, beside, key,
+                                     original, to.original_positions));
+    }
+    to.factor = positive(rope, "factor", last / to.original_positions);
+    const double usual = to.factor > 1 && to.original_positions > 1
+                             ? std::sqrt(1 + std::log(to.factor) / std::log(to.original_positions))
+                             : 1;
+    to.amplitude = positive(rope, "attention_factor", usual);
+    to.short_factors = factors_of(key, rope, "short_factor");
+    to.long_factors = factors_of(key, rope, "long_factor");
+  }
+
+  /// A list of positive numbers.
+  std::vector<double> factors_of(const std::string& key, const Json& rope, const char* part) {
+    constexpr std::size_t longest = 100000;
+    const auto fits = [](const Json& one) {
+      return one.is_number() && one.get<double>() > 0 && std::isfinite(one.get<double>());
+    };
+    const Json list = rope.value(part, Json());
+    if (!list.is_array() || list.empty() || list.size() > longest ||
+        !std::ranges::all_of(list, fits)) {
+      problems.push_back(fmt::format("{}.{}: expected a list of positive numbers, got {}", key,
+                                     part, json_shown(list)));
+      return {};
+    }
+    return list.get<std::vector<double>>();
   }
 
   /// By what queries grow, and after how many positions.
@@ -266,7 +320,10 @@ struct HubConfig::State {
   }
 };
 
-HubConfig::HubConfig(std::string_view json, std::string name) : state_(std::make_shared<State>()) {
+HubConfig::HubConfig(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+HubConfigFile::HubConfigFile(std::string_view json, std::string name)
+    : HubConfig(std::make_shared<State>()) {
   ParsedJson parsed =
       parse_json_object(json, {.bytes = 16'000'000, .values = 1'000'000, .depth = 64});
   if (!parsed.problem.empty()) {
@@ -370,6 +427,14 @@ bool HubConfig::is_text(const std::string& key, const std::string& text) {
     state_->read.insert(key);
   }
   return same;
+}
+
+bool HubConfig::is_one_of(const std::string& key, std::span<const std::string> values,
+                          const std::string& otherwise) {
+  state_->read.insert(key);
+  const Json value = present(state_->json, key) ? state_->json[key] : parse_json(otherwise);
+  return std::ranges::any_of(values,
+                             [&](const std::string& json) { return parse_json(json) == value; });
 }
 
 std::vector<std::string> HubConfig::words(const std::string& key) {
@@ -519,6 +584,10 @@ HubRope HubConfig::rope(std::span<const std::string> kinds, double theta, const 
     if (parts.alpha && rope.kind == "dynamic") {
       rope.alpha = state_->positive(object, "alpha", 0);
     }
+    if (scaling) {  // which part is rotated need not be in both
+      scaling->share = scaling->share > 0 ? scaling->share : rope.share;
+      rope.share = scaling->share;
+    }
     if (sound() && scaling && !(*scaling == rope)) {
       problem("rope_scaling and rope_parameters differ; remove one of the two");
     }
@@ -546,11 +615,41 @@ void HubConfig::only_entries(const std::string& key, const std::string& json,
   }
 }
 
+void HubConfig::rename(const std::string& older, const std::string& key) {
+  state_->read.insert(older);
+  if (present(state_->json, older)) {
+    state_->give(key, older, Json(state_->json[older]));
+  }
+}
+
+void HubConfig::unfold(const std::string& key, const std::map<std::string, std::string>& names) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return;
+  }
+  const Json object = state_->json[key];
+  if (!object.is_object()) {
+    problem(fmt::format("{}: expected an object, got {}", key, json_shown(object)));
+    return;
+  }
+  for (const auto& [part, value] : object.items()) {
+    const std::string whole = key + "." + part;
+    const auto name = names.find(part);
+    if (name == names.end()) {
+      problem(shown(whole) +
+              ": not understood, so the model may be another one than this program would compute");
+    } else {
+      state_->give(name->second, whole, value);
+    }
+  }
+}
+
 void HubConfig::ignore(std::span<const std::string> keys) {
   state_->ignored.insert(keys.begin(), keys.end());
 }
 
-void HubConfig::check_common(const std::string& architecture, std::span<const std::string> packed) {
+void HubConfigFile::check_common(const std::string& architecture,
+                                 std::span<const std::string> packed) {
   const Json& json = state_->json;
   only("is_causal", "true", "a token attends to earlier tokens only");
   only("is_encoder_decoder", "false", "the model is a decoder");
@@ -570,7 +669,7 @@ void HubConfig::check_common(const std::string& architecture, std::span<const st
   }
 }
 
-void HubConfig::check_folder(std::span<const std::string> packed) {
+void HubConfigFile::check_folder(std::span<const std::string> packed) {
   const Json& json = state_->json;
   only("pruned_heads", "{}", "all heads are computed");
   only("per_layer_config", "{}", "all layers have the same sizes");
@@ -600,7 +699,7 @@ void HubConfig::check_folder(std::span<const std::string> packed) {
   }
 }
 
-std::string HubConfig::architecture() {
+std::string HubConfigFile::architecture() {
   state_->read.insert("architectures");
   if (!present(state_->json, "architectures") || state_->json["architectures"].empty()) {
     return "";
@@ -614,7 +713,7 @@ std::string HubConfig::architecture() {
   return classes.front().get<std::string>();
 }
 
-std::vector<std::string> HubConfig::labels() {
+std::vector<std::string> HubConfigFile::labels() {
   constexpr std::int64_t most = 100000;
   state_->read.insert("label2id");  // follows from id2label
   std::int64_t count = size("num_labels", most, 2);
@@ -649,10 +748,10 @@ std::vector<std::string> HubConfig::labels() {
   return names;
 }
 
-void HubConfig::throw_if_any() const { state_->throw_if_any(); }
-const std::vector<std::string>& HubConfig::problems() const { return state_->problems; }
+void HubConfigFile::throw_if_any() const { state_->throw_if_any(); }
+const std::vector<std::string>& HubConfigFile::problems() const { return state_->problems; }
 
-HubKeyUse HubConfig::use() const {
+HubKeyUse HubConfigFile::use() const {
   HubKeyUse use;
   for (const std::string& key : state_->read) {
     (present(state_->json, key) ? use.read : use.absent).push_back(key);
@@ -669,13 +768,13 @@ HubKeyUse HubConfig::use() const {
   return use;
 }
 
-void HubConfig::finish() {
+void HubConfigFile::finish() {
   state_->check_names();
   state_->throw_if_any();
 }
 
-std::vector<std::int64_t> HubConfig::tokens(const std::string& key, std::int64_t vocab,
-                                            std::int64_t otherwise) {
+std::vector<std::int64_t> HubConfigFile::tokens(const std::string& key, std::int64_t vocab,
+                                                std::int64_t otherwise) {
   std::vector<std::int64_t> ids;
   const auto found = state_->json.find(key);
   if (found == state_->json.end()) {
@@ -695,7 +794,7 @@ std::vector<std::int64_t> HubConfig::tokens(const std::string& key, std::int64_t
   return ids;
 }
 
-std::string HubConfig::dtype() {
+std::string HubConfigFile::dtype() {
   std::string type;
   for (const char* key : {"dtype", "torch_dtype"}) {
     if (!present(state_->json, key)) {
@@ -715,7 +814,7 @@ std::string HubConfig::dtype() {
   return type;
 }
 
-std::string HubConfig::others() const {
+std::string HubConfigFile::others() const {
   Json json = state_->json;
   for (const std::string& key : state_->read) {
     json.erase(key);
@@ -734,6 +833,14 @@ HubKey::HubKey(std::string name, double value)
     : key(std::move(name)), json(json_text(Json(value))) {}
 HubKey::HubKey(std::string name, const char* text)
     : key(std::move(name)), json(json_text(Json(text))) {}
+
+HubKey HubKey::list(std::string name, std::span<const std::string> texts) {
+  Json list = Json::array();
+  for (const std::string& text : texts) {
+    list.push_back(text);
+  }
+  return raw(std::move(name), json_text(list));
+}
 
 HubKey HubKey::raw(std::string name, std::string json) {
   HubKey result(std::move(name), false);

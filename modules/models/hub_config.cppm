@@ -5,7 +5,8 @@ import tessera.base;
 export namespace tessera::models {
 
 /// The rotary embedding of a config.json. Kinds are those of transformers: "default", "linear",
-/// "llama3", "yarn"; a number that its kind does not have keeps the value here.
+/// "dynamic", "llama3", "yarn", "longrope"; a number that its kind does not have keeps the value
+/// here.
 struct HubRope {
   double theta = 10000;
   std::string kind = "default";
@@ -20,6 +21,8 @@ struct HubRope {
   double score_scale = 1;  // of attention over latent features, by mscale_all_dim
   double growth = 0;       // llama_4_scaling_beta, and the positions of pretraining beside it
   double growth_period = 0;
+  std::vector<double> short_factors = {};  // longrope: of wavelengths, in rows of at most
+  std::vector<double> long_factors = {};   // original_positions, and in longer ones
   bool operator==(const HubRope& other) const;
 };
 
@@ -41,14 +44,10 @@ struct HubKeyUse {
   std::vector<std::string> unknown;
 };
 
-/// A config.json in Hugging Face's format, read key by key. Everything that is wrong with it is
-/// collected, and a key that is null is treated as absent. A key that no read asked for and that is
-/// not known to be without effect is a problem: it may make another model.
+/// The keys of a config.json in Hugging Face's format, which a family reads one by one. Everything
+/// that is wrong with them is collected, and a key that is null is treated as absent.
 class HubConfig {
  public:
-  /// `name` begins the errors. Errors (input): the text is not a JSON object, or names a key twice.
-  HubConfig(std::string_view json, std::string name);
-
   // Each returns a value that can be used where the file's is wrong, and notes the problem.
   /// A size from 1 to `limit` that must be there.
   std::int64_t size(const std::string& key, std::int64_t limit);
@@ -67,6 +66,10 @@ class HubConfig {
   bool has(const std::string& key) const;
   /// Whether the key is there and has this text.
   bool is_text(const std::string& key, const std::string& text);
+  /// Whether the key has one of these values (JSON); where it is absent, whether `otherwise` is
+  /// one.
+  bool is_one_of(const std::string& key, std::span<const std::string> values,
+                 const std::string& otherwise);
   /// Reads a list of texts, or a text as a list of its letters; empty where it is absent.
   std::vector<std::string> words(const std::string& key);
   /// Reads one of two numbers from 0 on; 0 for infinity, `otherwise` where the key is absent.
@@ -91,6 +94,12 @@ class HubConfig {
   void only(const std::string& key, const std::string& json, const std::string& reason);
   /// Checks each entry of a list.
   void only_entries(const std::string& key, const std::string& json, const std::string& reason);
+  /// Reads the parts of an object as keys with these names; a part without a name is a problem, and
+  /// so is one whose key is there with another value.
+  void unfold(const std::string& key, const std::map<std::string, std::string>& names);
+  /// Reads what an older name of a key has as the key's value. Both with different values are a
+  /// problem.
+  void rename(const std::string& older, const std::string& key);
   /// Keys that do not change what is computed, besides those of every model in transformers.
   void ignore(std::span<const std::string> keys);
 
@@ -98,7 +107,20 @@ class HubConfig {
   /// Whether there is no problem so far: only then do values fit to be compared with each other.
   bool sound() const;
 
-  // For who reads the whole file; a family only reads its own keys.
+ protected:
+  struct State;
+  explicit HubConfig(std::shared_ptr<State> state);
+
+  std::shared_ptr<State> state_;
+};
+
+/// A whole config.json, for who opens it. A key that no read asked for and that is not known to be
+/// without effect is a problem: it may make another model.
+class HubConfigFile : public HubConfig {
+ public:
+  /// `name` begins the errors. Errors (input): the text is not a JSON object, or names a key twice.
+  HubConfigFile(std::string_view json, std::string name);
+
   /// Checks the keys of all decoders: the class, the tasks of the weights, and those below.
   /// `packed`: the quantizations of weights that can be read (ModelFamily::packed_forms).
   void check_common(const std::string& architecture, std::span<const std::string> packed = {});
@@ -125,10 +147,6 @@ class HubConfig {
   std::string dtype();
   /// Keys that an export passes on: a JSON object of those that were not read.
   std::string others() const;
-
- private:
-  struct State;
-  std::shared_ptr<State> state_;
 };
 
 /// A key that an export writes into config.json.
@@ -141,6 +159,8 @@ struct HubKey {
   HubKey(std::string name, const char* text);
   /// A value that is JSON already.
   static HubKey raw(std::string name, std::string json);
+  /// A list of texts.
+  static HubKey list(std::string name, std::span<const std::string> texts);
 };
 
 }  // namespace tessera::models

@@ -45,6 +45,9 @@ const std::string& ModelValues::text(std::string_view name) const {
 const std::vector<std::int64_t>& ModelValues::integers(std::string_view name) const {
   return typed<std::vector<std::int64_t>>(values_, name);
 }
+const std::vector<double>& ModelValues::numbers(std::string_view name) const {
+  return typed<std::vector<double>>(values_, name);
+}
 
 ModelValue& ModelValues::at(std::string_view name) {
   const auto found = values_.find(std::string(name));

@@ -5,7 +5,8 @@ import tessera.base;
 export namespace tessera::models {
 
 /// Value of a key of [model].
-using ModelValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
+using ModelValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
+                                std::vector<double>>;
 
 /// Allowed numbers of a key.
 struct ModelRange {
@@ -36,6 +37,7 @@ class ModelValues {
   bool flag(std::string_view name) const;
   const std::string& text(std::string_view name) const;
   const std::vector<std::int64_t>& integers(std::string_view name) const;
+  const std::vector<double>& numbers(std::string_view name) const;
   /// Errors: there is no such value.
   ModelValue& at(std::string_view name);
 

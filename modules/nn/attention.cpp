@@ -130,6 +130,35 @@ TokenPositions AttentionLayer::positions_of(const Tensor& given) const {
   return cache_ == nullptr ? TokenPositions{.given = given} : cache_->positions_of(given);
 }
 
+void AttentionLayer::add_angles(const RotaryOptions& rotary, std::int64_t head_dim) {
+  if (rotary.theta > 0 && rotary.factors.exist()) {
+    add_buffer("angles", angles_of(rotary, head_dim));
+  }
+}
+
+Tensor AttentionLayer::rotated(const Tensor& heads, const RotaryOptions& rotary,
+                               const TokenPositions& positions) const {
+  return rotate(heads, rotary, positions, buffers().empty() ? Tensor() : buffer("angles")->value);
+}
+
+void AttentionLayer::lengthen(const RotaryOptions& rotary, std::int64_t first,
+                              std::int64_t tokens) {
+  const std::int64_t before = tokens_before();
+  const std::int64_t limit = rotary.factors.limit;
+  if (buffers().empty() || before == 0 || before > limit || before + tokens <= limit) {
+    return;
+  }
+  if (cache_->is_split()) {
+    fail_input({.thing = fmt::format("module '{}'", name()),
+                .wrong = "keys that are split over ranks cannot become those of a long row",
+                .expected = fmt::format("a prompt of more than {} tokens", limit),
+                .got = fmt::format("{}", before),
+                .advice = "generate without splitting sequences"});
+  }
+  cache_->change_keys(
+      [&](const Tensor& keys) { return as_in_long_row(keys, first, buffer("angles")->value); });
+}
+
 void AttentionLayer::add_inner() {
   inner_ = add_child<InnerAttention>("inner_attention", inner_options_);
 }
@@ -227,16 +256,6 @@ Tensor AttentionLayer::begins_of_chunks(const Tensor& q, const Tensor& documents
   return from_local(of_rows, layout, Dims{q.size(0), q.size(1)});
 }
 
-namespace {
-
-/// Features (B, T, H D) of heads -> (B, T, H, D).
-Tensor heads_of(const Tensor& features, std::int64_t head_dim) {
-  return ops::view(features,
-                   {features.size(0), features.size(1), features.size(2) / head_dim, head_dim});
-}
-
-}  // namespace
-
 std::vector<std::string> attention_inputs() {
   return {"hidden_states", "mask", "positions", "documents"};
 }
@@ -255,6 +274,7 @@ Attention::Attention(const AttentionOptions& options) : AttentionLayer(options),
   }
   add_inner();
   add_head_norms();
+  add_angles(options.rotary, d);
   if (options.sinks) {
     add_parameter("sinks", std::make_shared<Parameter>(Dims{options.heads}, options.dtype,
                                                        Initialization{Initialization::Kind::normal,
@@ -289,22 +309,23 @@ Tensor Attention::clipped(const Tensor& projected) const {
 Tensor Attention::prepared(const Tensor& projected, const Child& norm,
                            const TokenPositions& positions) const {
   const std::int64_t d = options_.head_extent();
-  const auto rotated = [&](const Tensor& heads) {
-    return rotate(heads, options_.rotary, positions);
+  const auto turned = [&](const Tensor& heads) {
+    return rotated(heads, options_.rotary, positions);
   };
   if (!norm) {
-    return rotated(heads_of(clipped(projected), d));
+    return turned(heads_of(clipped(projected), d));
   }
   if (options_.query_key_norm == HeadNorm::whole) {
-    return rotated(heads_of(clipped((*norm)(projected)), d));
+    return turned(heads_of(clipped((*norm)(projected)), d));
   }
   const Tensor heads = heads_of(clipped(projected), d);
-  return options_.norm_after_rotation ? (*norm)(rotated(heads)) : rotated((*norm)(heads));
+  return options_.norm_after_rotation ? (*norm)(turned(heads)) : turned((*norm)(heads));
 }
 
 Tensors Attention::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);                        // (B, T, C)
-  const Tensor& mask = inputs[1];                            // (B or 1, H or 1, T, keys)
+  const Tensor& x = input(inputs, 0);  // (B, T, C)
+  const Tensor& mask = inputs[1];      // (B or 1, H or 1, T, keys)
+  lengthen(options_.rotary, 0, x.size(1));
   const TokenPositions positions = positions_of(inputs[2]);  // (B, T)
   const Tensor q =
       grown(prepared((*q_)(x), q_norm_, positions), options_.growth, positions);  // (B, T, H, D)

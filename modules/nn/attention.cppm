@@ -94,6 +94,9 @@ class AttentionLayer : public Module {
   /// not called: the cache computes what it would. Errors of forward then: a mask, documents,
   /// dropout.
   void set_cache(AttentionCache* cache) { cache_ = cache; }
+  /// Whether the keys of a row change when it becomes long (WavelengthFactors): then a cache has
+  /// one text at a time.
+  bool changes_keys() const { return buffers().contains("angles"); }
 
  protected:
   /// Heads are as `options` describes them.
@@ -103,6 +106,16 @@ class AttentionLayer : public Module {
   void add_inner();
   /// The positions of a call's tokens: the given ones, or those that follow the cache's.
   TokenPositions positions_of(const Tensor& given) const;
+  /// Adds the buffer "angles" where wavelengths have factors.
+  void add_angles(const RotaryOptions& rotary, std::int64_t head_dim);
+  /// Heads (B, T, H, D), rotated.
+  Tensor rotated(const Tensor& heads, const RotaryOptions& rotary,
+                 const TokenPositions& positions) const;
+  /// Where so many further tokens make a row long: the cached keys are rotated as in long rows,
+  /// those of their features from `first` on.
+  void lengthen(const RotaryOptions& rotary, std::int64_t first, std::int64_t tokens);
+  /// How many tokens are in the cache.
+  std::int64_t tokens_before() const { return cache_ == nullptr ? 0 : cache_->length(); }
   /// q [B, T, H, D], k [B, T, KV, D], v [B, T, KV, Dv], rotated -> [B, T, H Dv]. Mask and
   /// documents as those of Attention; `positions`: of documents; `sinks`: undefined for none.
   Tensor attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask, const Tensor& documents,

@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -100,10 +101,6 @@ void check_fits(const Tensor& kept, const Tensor& x, const char* what) {
           .got = to_string(x.shape()),
           .advice = "clear the cache for another batch"});
   }
-}
-
-std::int64_t bytes_of(const Tensor& kept) {
-  return kept ? kept.numel() * static_cast<std::int64_t>(size_of(kept.dtype())) : 0;
 }
 
 DType sums_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
@@ -309,6 +306,18 @@ TokenPositions AttentionCache::positions_of(const Tensor& given) const {
     return {.given = given, .before = length_};
   }
   return {.given = positions_, .before = 0, .batch = batch_};
+}
+
+std::int64_t bytes_of(const Tensor& kept) {
+  return kept ? local_of(kept).numel() * static_cast<std::int64_t>(size_of(kept.dtype())) : 0;
+}
+
+void AttentionCache::change_keys(const std::function<Tensor(const Tensor&)>& change) {
+  require(!is_split(), "attention cache: keys of a split one cannot be changed");
+  if (length_ > 0) {
+    ops::copy_(ops::narrow(keys_, 2, 0, length_),
+               ops::transpose(change(kept_tokens(keys_, 0, length_)), 1, 2));
+  }
 }
 
 std::int64_t AttentionCache::bytes() const { return bytes_of(keys_) + bytes_of(values_); }

@@ -62,6 +62,8 @@ class AttentionCache {
   Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values,
                 const ops::AttentionBlockOptions& options, std::int64_t chunk = 0,
                 const Tensor& sinks = {});
+  /// Replaces the keys of all tokens: [B, T, KV, D] -> the same. Errors: a split cache.
+  void change_keys(const std::function<Tensor(const Tensor&)>& change);
   /// Forgets all tokens.
   void clear() { *this = AttentionCache(axis_); }
 
@@ -104,5 +106,12 @@ struct KeyValueCache {
   /// Forgets all tokens.
   void clear();
 };
+
+}  // namespace tessera::nn
+
+namespace tessera::nn {
+
+/// Bytes of this rank's memory for a tensor; 0: it is undefined.
+std::int64_t bytes_of(const Tensor& kept);
 
 }  // namespace tessera::nn

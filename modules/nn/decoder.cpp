@@ -33,6 +33,8 @@ MixtureOptions DecoderShape::mixture() const {
   expert.bias = expert_form.bias;
   expert.limits = expert_form.limits;
   return {.expert = expert,
+          .latent_dim = expert_form.latent_dim,
+          .latent_bias = ffn_bias,
           .experts = experts,
           .experts_per_token = experts_per_token,
           .score = router_score,
@@ -173,7 +175,8 @@ RotaryOptions DecoderShape::rotary(std::int64_t layer) const {
           .neighbours = rotary_pairs,
           .reversed = rotary_reversed,
           .stretch = rope_stretch,
-          .limit = rope_limit};
+          .limit = rope_limit,
+          .factors = rope_factors};
 }
 
 AttentionOptions DecoderShape::attention(std::int64_t layer) const {

@@ -42,6 +42,7 @@ struct ExpertForm {
   bool bias = false;        // of each expert's projections
   bool logit_bias = false;  // see MixtureOptions, as the next
   bool weigh_inputs = false;
+  std::int64_t latent_dim = 0;  // its projections have biases where feed-forward parts have them
   GateLimits limits = {};
 };
 
@@ -61,6 +62,7 @@ struct DecoderShape {
   // Positions.
   double rope_theta = 10000;
   ops::RotaryScaling rope_scaling = {};
+  WavelengthFactors rope_factors = {};  // in the place of a scaling
   double local_rope_theta = 0;   // of layers with a window, without scaling; 0: as the others
   bool local_unscaled = false;   // layers with a window have no scaling
   std::int64_t rotary_dim = 0;   // features of a head that are rotated; 0: see rotary_share

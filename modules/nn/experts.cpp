@@ -56,13 +56,16 @@ void report_exchange(const Owners& owners, const Tensor& result, std::int64_t ro
   }
 }
 
-/// The inputs of a layer's experts: those of forward, and the three matrices.
+/// The inputs of a layer's experts: those of forward, and their two or three matrices. The last one
+/// gives the result, the first ones are a gate's, where there is one, and the other factor's.
 struct ExpertInputs {
   Tensor hidden;                     // (..., C)
   Tensor weights, chosen;            // (..., P): of a token's experts, and their numbers
   Tensor kept;                       // (..., P); undefined: all
-  std::span<const Tensor> matrices;  // (E, F, C) twice and (E, C, F), of this rank's experts
-  std::span<const Tensor> biases;    // (E, F) twice and (E, C); empty: there are none
+  std::span<const Tensor> matrices;  // (E, F, C) and (E, C, F), of this rank's experts
+  std::span<const Tensor> biases;    // (E, F) and (E, C); empty: there are none
+
+  std::size_t last() const { return matrices.size() - 1; }
 };
 
 /// What each expert computes, besides its matrices.
@@ -213,14 +216,17 @@ class LocalExperts {
         return result;
       }
       // Each row's bias is a product too: rows of no expert get none.
-      const bool counted = matrix < 2 || function_.adds_bias;
+      const bool counted = matrix < in_.last() || function_.adds_bias;
       const Tensor ones = full({x.size(0), 1}, counted ? 1 : 0, x.dtype(), x.device());
       return ops::add(
           result, ops::grouped_mm(ones, ops::unsqueeze(in_.biases[matrix], 1), counts, expected));
     };
-    const Tensor gate = product(rows, 0);  // (rows, F)
-    const Tensor up = product(rows, 1);    // (rows, F)
-    return product(gated(function_.activation, function_.limits, gate, up), 2);
+    const Tensor first = product(rows, 0);  // (rows, F)
+    if (in_.last() == 1) {
+      return product(activated(function_.activation, first), 1);
+    }
+    const Tensor up = product(rows, 1);  // (rows, F)
+    return product(gated(function_.activation, function_.limits, first, up), 2);
   }
 
   /// Of rows in the order of the experts, also where these are on other ranks.
@@ -287,7 +293,7 @@ void check_biases(const Experts& layer, const ExpertInputs& in, const ExpertLayo
       expected = expected.with_placement(axis, Shard(0));
     }
     for (const int axis : split.features) {
-      expected = i < 2 ? expected.with_placement(axis, Shard(1)) : expected;
+      expected = i < in.last() ? expected.with_placement(axis, Shard(1)) : expected;
     }
     for (int axis = 0; axis < layout.ndim(); ++axis) {
       if (layout.placement(axis) != expected.placement(axis) && layout.mesh().axis_size(axis) > 1) {
@@ -310,22 +316,23 @@ ExpertLayout layout_of(const Experts& layer, const ExpertInputs& in) {
   }
   ExpertLayout found;
   for (int axis = 0; axis < tokens.ndim(); ++axis) {
-    const Placement gate = placement(0, axis);
-    const Placement down = placement(2, axis);
-    const bool same = gate == placement(1, axis);
-    const bool whole = gate.is_replicate() && down.is_replicate();
+    const Placement first = placement(0, axis);
+    const Placement down = placement(in.last(), axis);
+    const bool same = in.last() == 1 || first == placement(1, axis);
+    const bool whole = first.is_replicate() && down.is_replicate();
     if (tokens.mesh().axis_size(axis) == 1 || (same && whole)) {
       continue;
     }
     const bool split = tokens.placement(axis).is_shard();
-    if (same && gate.is_shard(0) && down.is_shard(0) && split) {
+    if (same && first.is_shard(0) && down.is_shard(0) && split) {
       found.experts.push_back(axis);
-    } else if (same && gate.is_shard(1) && down.is_shard(2) && !split) {
+    } else if (same && first.is_shard(1) && down.is_shard(2) && !split) {
       found.features.push_back(axis);
     } else {
       refuse_layout(layer, "its experts are split in a way that it cannot compute",
-                    "gate_proj " + to_string(in.matrices[0].layout()) + ", down_proj " +
-                        to_string(in.matrices[2].layout()) + ", tokens " + to_string(tokens),
+                    "up_proj " + to_string(in.matrices[in.last() - 1].layout()) + ", down_proj " +
+                        to_string(in.matrices[in.last()].layout()) + ", tokens " +
+                        to_string(tokens),
                     "use ExpertParallel on axes along which the batch is split, "
                     "RowwiseParallel on others");
     }
@@ -342,12 +349,13 @@ ExpertLayout layout_of(const Experts& layer, const ExpertInputs& in) {
     return axes;
   };
   found.experts = outer_first(0);
-  if (outer_first(1) != found.experts || outer_first(2) != found.experts) {
-    refuse_layout(layer, "the ranks have different experts' matrices",
-                  "gate_proj " + to_string(in.matrices[0].layout()) + ", up_proj " +
-                      to_string(in.matrices[1].layout()) + ", down_proj " +
-                      to_string(in.matrices[2].layout()),
-                  "split all three along the axes in one order");
+  for (std::size_t matrix = 1; matrix < in.matrices.size(); ++matrix) {
+    if (outer_first(matrix) != found.experts) {
+      refuse_layout(
+          layer, "the ranks have different experts' matrices",
+          to_string(in.matrices[0].layout()) + " and " + to_string(in.matrices[matrix].layout()),
+          "split all of them along the axes in one order");
+    }
   }
   return found;
 }
@@ -372,15 +380,15 @@ Layout gradient_of(const Layout& weights, const Layout& tokens) {
 }
 
 constexpr std::size_t first_matrix = 4;
-constexpr std::size_t first_bias = 7;
 
-ExpertInputs inputs_of(std::span<const Tensor> all) {
+/// `matrices`: how many there are.
+ExpertInputs inputs_of(std::span<const Tensor> all, std::size_t matrices) {
   return {.hidden = all[0],
           .weights = all[1],
           .chosen = all[2],
           .kept = all[3],
-          .matrices = all.subspan(first_matrix, first_bias - first_matrix),
-          .biases = all.subspan(first_bias)};
+          .matrices = all.subspan(first_matrix, matrices),
+          .biases = all.subspan(first_matrix + matrices)};
 }
 
 /// The owners of experts that these axes split, the outermost one first, in the order of dim 0.
@@ -396,26 +404,32 @@ Owners owners_of(const DeviceMesh& mesh, std::span<const int> axes) {
 }  // namespace
 
 Experts::Experts(const MixtureOptions& options)
-    : activation_(options.expert.activation),
+    : gated_(options.expert.gated),
+      activation_(options.expert.activation),
       limits_(options.expert.limits),
       weigh_inputs_(options.weigh_inputs) {
   options.check();
+  const std::int64_t dim = options.latent_dim > 0 ? options.latent_dim : options.expert.dim;
   const auto add = [&](const char* name, std::int64_t out, std::int64_t in) {
     const Initialization normal{Initialization::Kind::normal, options.expert.standard_deviation};
     add_parameter(name, std::make_shared<Parameter>(Dims{options.experts, out, in},
                                                     options.expert.dtype, normal));
   };
-  add("gate_proj", options.expert.width, options.expert.dim);
-  add("up_proj", options.expert.width, options.expert.dim);
-  add("down_proj", options.expert.dim, options.expert.width);
+  if (gated_) {
+    add("gate_proj", options.expert.width, dim);
+  }
+  add("up_proj", options.expert.width, dim);
+  add("down_proj", dim, options.expert.width);
   const auto add_bias = [&](const char* name, std::int64_t out) {
     add_parameter(name, std::make_shared<Parameter>(Dims{options.experts, out},
                                                     options.expert.dtype, Initialization{}));
   };
   if (options.expert.bias) {
-    add_bias("gate_proj_bias", options.expert.width);
+    if (gated_) {
+      add_bias("gate_proj_bias", options.expert.width);
+    }
     add_bias("up_proj_bias", options.expert.width);
-    add_bias("down_proj_bias", options.expert.dim);
+    add_bias("down_proj_bias", dim);
   }
   attach<LayerSplits>().declared = [this] {
     LayerSplit experts{.name = "experts"};
@@ -445,16 +459,17 @@ Tensors Experts::forward(const Tensors& inputs) {
   for (const auto& [name, parameter] : parameters()) {
     all.push_back(parameter->use());
   }
+  const std::size_t matrices = gated_ ? 3 : 2;
   const std::int64_t experts = all[first_matrix].size(0);
   const Tensor& hidden = all[0];
   ExpertFunction function{
       .activation = activation_, .limits = limits_, .weigh_inputs = weigh_inputs_};
   if (!hidden.is_distributed()) {
-    return {LocalExperts(inputs_of(all), function, experts, {}, beside).result()};
+    return {LocalExperts(inputs_of(all, matrices), function, experts, {}, beside).result()};
   }
   const Layout tokens = hidden.layout();
   const DeviceMesh& mesh = tokens.mesh();
-  const ExpertLayout split = layout_of(*this, inputs_of(all));
+  const ExpertLayout split = layout_of(*this, inputs_of(all, matrices));
   Owners owners;
   if (!split.experts.empty()) {
     if (!shards_evenly(hidden.shape(), tokens)) {
@@ -478,7 +493,7 @@ Tensors Experts::forward(const Tensors& inputs) {
     const Layout gradient = gradient_of(all[i].layout(), tokens);
     options.in.push_back(all[i].layout());
     // One of the ranks that share an expert's features adds the bias of its result.
-    const bool added_once = i == first_bias + 2;
+    const bool added_once = i == first_matrix + 2 * matrices - 1;
     options.in_gradients.push_back(added_once ? with_partial(gradient, split.features) : gradient);
   }
   for (const int axis : split.features) {
@@ -486,7 +501,8 @@ Tensors Experts::forward(const Tensors& inputs) {
   }
   return local_map(
       [&](std::span<const Tensor> locals) {
-        return Tensors{LocalExperts(inputs_of(locals), function, experts, owners, beside).result()};
+        return Tensors{
+            LocalExperts(inputs_of(locals, matrices), function, experts, owners, beside).result()};
       },
       all, options);
 }

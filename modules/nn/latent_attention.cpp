@@ -31,10 +31,6 @@ Tensor part(const Tensor& heads, std::int64_t begin, std::int64_t count) {
   return ops::narrow(heads, 3, begin, count);
 }
 
-Tensor with_heads(const Tensor& features, std::int64_t width) {
-  return ops::view(features, {features.size(0), features.size(1), features.size(2) / width, width});
-}
-
 }  // namespace
 
 void LatentOptions::check() const {
@@ -78,6 +74,7 @@ LatentAttention::LatentAttention(const LatentOptions& options)
                      options.heads * (options.plain_dim + options.value_dim), false);
   o_ = projection("o_proj", options.heads * options.value_dim, options.dim, options.bias);
   add_inner();
+  add_angles(options.rotary, options.rotated_dim);
 }
 
 std::string_view LatentAttention::kind() const { return "LatentAttention"; }
@@ -88,17 +85,19 @@ Tensors LatentAttention::forward(const Tensors& inputs) {
   const TokenPositions positions = positions_of(inputs[2]);  // (B, T)
   const std::int64_t plain = options_.plain_dim;
   const std::int64_t rotated = options_.rotated_dim;
+  lengthen(options_.rotary, plain, x.size(1));
   const std::int64_t rank = options_.latent_rank;
+  const auto turned = [&](const Tensor& features) {
+    return this->rotated(features, options_.rotary, positions);
+  };
   const Tensor projected = q_ ? (*q_)(x) : (*q_b_)((*q_norm_)((*q_a_)(x)));  // (B, T, H D)
-  const Tensor heads = with_heads(projected, plain + rotated);               // (B, T, H, D)
-  const Tensor q = ops::cat(Tensors{part(heads, 0, plain), rotate(part(heads, plain, rotated),
-                                                                  options_.rotary, positions)},
-                            3);
+  const Tensor heads = heads_of(projected, plain + rotated);                 // (B, T, H, D)
+  const Tensor q = ops::cat(Tensors{part(heads, 0, plain), turned(part(heads, plain, rotated))}, 3);
   const Tensor latent = (*kv_a_)(x);  // (B, T, rank + R)
   const Tensor made = (*kv_b_)((*kv_norm_)(ops::narrow(latent, 2, 0, rank)));
-  const Tensor keys_values = with_heads(made, plain + options_.value_dim);  // (B, T, H, P + V)
-  const Tensor shared = rotate(ops::unsqueeze(ops::narrow(latent, 2, rank, rotated), 2),
-                               options_.rotary, positions);  // (B, T, 1, R)
+  const Tensor keys_values = heads_of(made, plain + options_.value_dim);  // (B, T, H, P + V)
+  const Tensor shared =
+      turned(ops::unsqueeze(ops::narrow(latent, 2, rank, rotated), 2));  // (B, T, 1, R)
   const Tensor k = ops::cat(
       Tensors{part(keys_values, 0, plain),
               ops::expand(shared, {shared.size(0), shared.size(1), keys_values.size(2), rotated})},

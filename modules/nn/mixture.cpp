@@ -119,12 +119,23 @@ SparseMixture::SparseMixture(const MixtureOptions& options) : options_(options) 
   const FeedForwardOptions& expert = options.expert;
   gate_ = add_child<Linear>("gate", expert.dim, options.experts, options.logit_bias,
                             expert.standard_deviation, expert.dtype);
+  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out) {
+    return add_child<Linear>(name, in, out, options.latent_bias, expert.standard_deviation,
+                             expert.dtype);
+  };
+  if (options.latent_dim > 0) {
+    latent_in_ = projection("fc1_latent_proj", expert.dim, options.latent_dim);
+  }
   experts_ = add_child<Experts>("experts", options);
+  if (options.latent_dim > 0) {
+    latent_out_ = projection("fc2_latent_proj", options.latent_dim, expert.dim);
+  }
   if (options.shared_width > 0) {
     FeedForwardOptions shared = expert;
     shared.width = options.shared_width;
     shared.bias = options.shared_bias;
-    shared_ = add_child<GatedMLP>("shared_expert", shared);
+    shared_ = expert.gated ? Child(add_child<GatedMLP>("shared_expert", shared))
+                           : Child(add_child<PlainMLP>("shared_expert", shared));
     if (options.shared_gate) {
       shared_gate_ = add_child<Linear>("shared_expert_gate", expert.dim, 1, false,
                                        expert.standard_deviation, expert.dtype);
@@ -244,7 +255,7 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
       kept = from_local(kept, chosen.layout(), chosen.shape());
     }
   }
-  Tensors operands{hidden, routed.choice.weights, chosen};
+  Tensors operands{latent_in_ ? (*latent_in_)(hidden) : hidden, routed.choice.weights, chosen};
   if (kept) {
     operands.push_back(kept);
   }
@@ -255,6 +266,7 @@ Tensors SparseMixture::forward(const Tensors& inputs) {
         [&](const std::function<void()>& work) { shared = shared_result(hidden, work); });
   }
   Tensor result = (*experts_)(operands)[0];  // as hidden
+  result = latent_out_ ? (*latent_out_)(result) : result;
   if (shared_) {
     result = ops::add(result, shared ? shared : shared_result(hidden, nullptr));
   }

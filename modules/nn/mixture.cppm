@@ -18,7 +18,11 @@ enum class GroupScore { none, two_best, best };
 
 /// A mixture of experts: many feed-forward parts, of which each token has a few.
 struct MixtureOptions {
-  FeedForwardOptions expert;  // one of them
+  FeedForwardOptions expert;  // one of them; without a gate also that of all tokens
+  /// Experts compute so many features, which a projection makes of a token's, and another one
+  /// makes the token's of their sum; 0: those of the model.
+  std::int64_t latent_dim = 0;
+  bool latent_bias = false;  // of these two projections
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
   RouterScore score = RouterScore::softmax;
@@ -65,9 +69,10 @@ struct BalanceOptions {
 };
 
 /// The experts of one layer: hidden_states [..., dim], and for each token the weights and the
-/// numbers (i64) of its experts, both [..., experts_per_token] -> [..., dim]. Parameters gate_proj
-/// and up_proj [experts, width, dim], down_proj [experts, dim, width]; with biases also
-/// gate_proj_bias, up_proj_bias and down_proj_bias [experts, out]. Optional input: kept (bool),
+/// numbers (i64) of its experts, both [..., experts_per_token] -> [..., dim], or latent_dim in the
+/// place of dim. Parameters gate_proj, of experts with a gate, and up_proj [experts, width, dim],
+/// down_proj [experts, dim, width]; with biases also gate_proj_bias, up_proj_bias and
+/// down_proj_bias [experts, out]. Optional input: kept (bool),
 /// [..., experts_per_token]; where it is false, the expert does not compute the token.
 ///
 /// Two splits, also together on several axes. "experts": each rank has some experts; the tokens
@@ -89,6 +94,7 @@ class Experts : public Module {
   void compute_beside(Beside beside);
 
  private:
+  bool gated_;
   Activation activation_;
   GateLimits limits_;
   bool weigh_inputs_;
@@ -130,7 +136,7 @@ class SparseMixture : public Module {
 
   MixtureOptions options_;
   BalanceOptions balance_;
-  Child gate_, experts_, shared_, shared_gate_;
+  Child gate_, latent_in_, experts_, latent_out_, shared_, shared_gate_;
   BufferPointer bias_, tokens_, dropped_;
   BufferPointer balanced_;  // tokens_ at the end of the step before
   Layout counted_;          // of sums over the ranks' tokens; undefined: plain tensors

@@ -3,9 +3,25 @@ export module tessera.nn:rotary;
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
+import :parameter;
 import :ragged_batch;
 
 export namespace tessera::nn {
+
+/// Wavelengths of which each is multiplied by a factor of its own, by another one in long rows.
+/// Source: Ding et al., LongRoPE (2024), 2402.13753.
+struct WavelengthFactors {
+  std::vector<double> short_rows =
+      {};  // of at most `limit` positions, one for each pair; empty: none
+  std::vector<double> long_rows = {};  // of more
+  std::int64_t limit = 0;
+  double amplitude = 1;  // cosines and sines are multiplied by it
+
+  bool exist() const { return !short_rows.empty(); }
+  /// Errors (input): other numbers of factors than so many features have pairs; a number that is
+  /// not positive.
+  void check(std::int64_t dims) const;
+};
 
 /// How a layer rotates its queries and keys by their positions.
 struct RotaryOptions {
@@ -18,8 +34,10 @@ struct RotaryOptions {
   /// (dims / (dims - 2)). 0: it has not. Source: transformers' "dynamic" rotary embedding.
   double stretch = 0;
   std::int64_t limit = 0;
+  WavelengthFactors factors = {};  // without a scaling and a stretch
 
-  /// Errors (input): an odd number of features, more than a head of `head_dim` has.
+  /// Errors (input): those of WavelengthFactors; an odd number of features, more than a head of
+  /// `head_dim` has.
   void check(std::int64_t head_dim) const;
 };
 
@@ -43,8 +61,9 @@ struct TokenPositions {
 
 /// Heads x [B, T, H, D], rotated. Where pairs are neighbours, the rotated features come out in the
 /// order of halves, and where angles are reversed, the halves are swapped: products of queries with
-/// keys that were rotated alike are the same.
-Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPositions& positions);
+/// keys that were rotated alike are the same. `angles`: angles_of(), where there are factors.
+Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPositions& positions,
+              const Tensor& angles = {});
 /// Queries x [B, T, H, D], multiplied by what they grow by.
 Tensor grown(const Tensor& x, const QueryGrowth& growth, const TokenPositions& positions);
 
@@ -55,5 +74,14 @@ namespace tessera::nn {
 /// The positions of x's tokens [B, T, ...]: the given ones, or i64 [T], laid out as x is along its
 /// tokens.
 Tensor numbers_of(const Tensor& x, const TokenPositions& positions);
+
+/// The angles of a position, f32 [2, pairs]: of short rows and of long ones.
+BufferPointer angles_of(const RotaryOptions& options, std::int64_t head_dim);
+/// Keys [B, T, H, D] that were rotated as in a short row, as those of a long one. Of the last
+/// dim the features from `first` on are rotated, and the token in front has the position 0.
+Tensor as_in_long_row(const Tensor& keys, std::int64_t first, const Tensor& angles);
+
+/// Features (B, T, H D) of heads -> (B, T, H, D).
+Tensor heads_of(const Tensor& features, std::int64_t width);
 
 }  // namespace tessera::nn

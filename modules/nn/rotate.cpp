@@ -2,8 +2,11 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <vector>
 module tessera.nn;
 
 import tessera.base;
@@ -40,7 +43,80 @@ Tensor swapped_halves(const Tensor& x) {
   return ops::cat(Tensors{ops::narrow(x, 3, half, half), ops::narrow(x, 3, 0, half)}, 3);
 }
 
+/// Heads (B, T, H, R), of which each pair i and R / 2 + i is turned by its angle (R / 2) times the
+/// token's number, (T) or (B, T).
+Tensor turned_by(const Tensor& x, const Tensor& numbers, const Tensor& angles, double amplitude) {
+  const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const std::int64_t half = x.size(3) / 2;
+  const Dims shape{numbers.dims() == 2 ? numbers.size(0) : 1, numbers.size(-1), 1, 1};
+  const Tensor angle =
+      ops::mul(ops::view(ops::cast(numbers, wide), shape), ops::cast(angles, wide));
+  const Tensor cosine = ops::mul_scalar(ops::cos(angle), amplitude);  // (B or 1, T, 1, R / 2)
+  const Tensor sine = ops::mul_scalar(ops::sin(angle), amplitude);
+  const Tensor a = ops::cast(ops::narrow(x, 3, 0, half), wide);
+  const Tensor b = ops::cast(ops::narrow(x, 3, half, half), wide);
+  const Tensor all = ops::cat(Tensors{ops::sub(ops::mul(a, cosine), ops::mul(b, sine)),
+                                      ops::add(ops::mul(b, cosine), ops::mul(a, sine))},
+                              3);
+  return ops::cast(all, x.dtype());
+}
+
+/// One row of the angles.
+Tensor row_of(const Tensor& angles, bool is_long) {
+  return ops::select(angles, 0, is_long ? 1 : 0);
+}
+
 }  // namespace
+
+Tensor heads_of(const Tensor& features, std::int64_t width) {
+  return ops::view(features, {features.size(0), features.size(1), features.size(2) / width, width});
+}
+
+void WavelengthFactors::check(std::int64_t dims) const {
+  const auto wrong = [](double factor) { return !(factor > 0) || !std::isfinite(factor); };
+  if (exist() && (2 * std::ssize(short_rows) != dims || short_rows.size() != long_rows.size())) {
+    fail_input({.thing = "attention",
+                .wrong = "each pair of features that are rotated needs a factor of its wavelength",
+                .expected = fmt::format("{} of short rows and of long ones", dims / 2),
+                .got = fmt::format("{} and {}", short_rows.size(), long_rows.size())});
+  }
+  if (std::ranges::any_of(short_rows, wrong) || std::ranges::any_of(long_rows, wrong) ||
+      (exist() && (limit < 1 || wrong(amplitude)))) {
+    fail_input({.thing = "attention",
+                .wrong = "factors of wavelengths and their amplitude are positive numbers, and "
+                         "short rows have at least one position"});
+  }
+}
+
+BufferPointer angles_of(const RotaryOptions& options, std::int64_t head_dim) {
+  const std::int64_t dims = options.dims > 0 ? options.dims : head_dim;
+  std::vector<double> angles;
+  for (const std::vector<double>* const factors :
+       {&options.factors.short_rows, &options.factors.long_rows}) {
+    for (std::size_t i = 0; i < factors->size(); ++i) {
+      const double share = 2 * static_cast<double>(i) / static_cast<double>(dims);
+      angles.push_back(1 / ((*factors)[i] * std::pow(options.theta, share)));
+    }
+  }
+  const Tensor table =
+      ops::cast(from_values(std::span<const double>(angles), {2, dims / 2}), DType::f32);
+  return std::make_shared<Buffer>(table, false);
+}
+
+Tensor as_in_long_row(const Tensor& keys, std::int64_t first, const Tensor& angles) {
+  const std::int64_t dims = 2 * angles.size(1);
+  const std::int64_t after = keys.size(3) - first - dims;
+  const Tensor further = ops::sub(row_of(angles, true), row_of(angles, false));
+  Tensors parts;
+  if (first > 0) {
+    parts.push_back(ops::narrow(keys, 3, 0, first));
+  }
+  parts.push_back(turned_by(ops::narrow(keys, 3, first, dims), numbers_of(keys, {}), further, 1));
+  if (after > 0) {
+    parts.push_back(ops::narrow(keys, 3, first + dims, after));
+  }
+  return ops::cat(parts, 3);
+}
 
 void RotaryOptions::check(std::int64_t head_dim) const {
   const std::int64_t rotated = dims > 0 ? dims : head_dim;
@@ -50,9 +126,13 @@ void RotaryOptions::check(std::int64_t head_dim) const {
                 .expected = fmt::format("at most {}", head_dim),
                 .got = fmt::format("{}", rotated)});
   }
+  if (theta > 0) {
+    factors.check(rotated);
+  }
 }
 
-Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPositions& positions) {
+Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPositions& positions,
+              const Tensor& angles) {
   if (options.theta == 0) {
     return x;
   }
@@ -74,8 +154,14 @@ Tensor rotate(const Tensor& x, const RotaryOptions& options, const TokenPosition
   turned = options.neighbours ? halves_of_neighbours(turned) : turned;
   // To rotate (a, b) backwards is to rotate (b, a) forwards.
   turned = options.reversed ? swapped_halves(turned) : turned;
-  turned = positions.given ? ops::rotary(turned, positions.given, theta, options.scaling)
-                           : ops::rotary(turned, theta, positions.before, options.scaling);
+  if (options.factors.exist()) {
+    const bool is_long = positions.before + x.size(1) > options.factors.limit;
+    turned = turned_by(turned, numbers_of(x, positions), row_of(angles, is_long),
+                       options.factors.amplitude);
+  } else {
+    turned = positions.given ? ops::rotary(turned, positions.given, theta, options.scaling)
+                             : ops::rotary(turned, theta, positions.before, options.scaling);
+  }
   return dims < width ? ops::cat(Tensors{turned, ops::narrow(x, 3, dims, width - dims)}, 3)
                       : turned;
 }

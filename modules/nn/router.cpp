@@ -35,6 +35,13 @@ void MixtureOptions::check() const {
                 .wrong = "an expert has at least one feature",
                 .got = fmt::format("{} features", expert.width)});
   }
+  if (latent_dim < 0 || (!expert.gated && expert.limits.most > 0) ||
+      expert.activation == Activation::xielu) {
+    fail_input({.thing = "mixture of experts",
+                .wrong = "latent features are at least one or 0, limits are those of a gate, and "
+                         "experts do not learn their activation",
+                .got = fmt::format("{} latent features", latent_dim)});
+  }
   expert.limits.check();
 }
 

@@ -24,7 +24,7 @@ using nn::LayerSplits, nn::split_of, nn::splits_of, nn::StepEnd;
 using nn::Activation, nn::FeedForwardOptions, nn::GatedMLP, nn::PlainMLP;
 using nn::Attention, nn::AttentionCache, nn::AttentionLayer, nn::AttentionOptions, nn::HeadNorm,
     nn::KeyValueCache, nn::LatentAttention, nn::LatentOptions, nn::PositionEmbedding,
-    nn::RotaryOptions, nn::RowDocuments;
+    nn::RotaryOptions, nn::RowDocuments, nn::WavelengthFactors;
 using nn::balance_experts, nn::BalanceOptions, nn::Experts, nn::MixtureOptions, nn::RouterScore,
     nn::SparseMixture;
 using nn::CausalConvolution, nn::GatedConvolution, nn::OutputGate, nn::Recurrence,

@@ -133,6 +133,10 @@ ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
     elements += local_of(parameter->value).numel();
   }
+  for (const nn::Module* const module : nn::all_modules(model)) {
+    const auto* const attention = dynamic_cast<const nn::AttentionLayer*>(module);
+    changes_keys_ = changes_keys_ || (attention != nullptr && attention->changes_keys());
+  }
   parameters_ = std::max(elements, parameters_);
   try {
     keep(true);

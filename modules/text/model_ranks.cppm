@@ -42,8 +42,9 @@ class ModelRanks {
   /// a text. Errors: a token that the model does not have; an interrupt.
   std::vector<double> next_logits(std::span<const std::int64_t> tokens, std::int64_t rows,
                                   bool anew);
-  /// Whether batch_logits() can be called: keys and values are kept, and texts are not split.
-  bool takes_batches() const { return slow_because_.empty() && context_ < 0; }
+  /// Whether batch_logits() can be called: keys and values are kept and do not change with a text's
+  /// length, and texts are not split.
+  bool takes_batches() const { return slow_because_.empty() && context_ < 0 && !changes_keys_; }
   /// What each rank keeps of a text of a batch. Forgets all that is kept.
   TextBytes text_bytes();
   /// The logits [scored, vocab] of a batch's tokens, which are in the order of its rows. What is
@@ -106,6 +107,7 @@ class ModelRanks {
   bool in_batches_ = false;  // the cache has texts of batches
   std::int64_t clears_ = 0;
   std::string slow_because_;
+  bool changes_keys_ = false;  // of a layer (nn::AttentionLayer::changes_keys)
 };
 
 }  // namespace tessera::text

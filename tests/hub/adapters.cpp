@@ -187,3 +187,32 @@ TEST_CASE("patterns that go out give every layer its own values", "[adapters]") 
     CHECK(config.targets.contains(module));
   }
 }
+
+TEST_CASE("layers of newer families have PEFT's names, or adapters are refused by their name",
+          "[adapters]") {
+  const auto check = [](const std::string& family, const std::string& layer) {
+    const std::string folder = TESSERA_SOURCE_FOLDER "/tests/reference/data/families/" + family;
+    const hub::ModelShape shape = hub::read_model_folder(folder);
+    const std::vector<std::string> layers = {layer};
+    hub::check_takes_adapters(hub::family_of(shape), hub::sizes_of(shape), layers, "run.toml");
+  };
+  const std::string first = "model.layers.0.";
+  const std::string second = "model.layers.1.";
+  check("deepseek_v3", first + "self_attn.kv_a_proj_with_mqa");
+  check("deepseek_v3", first + "self_attn.q_b_proj");
+  check("gpt_oss", first + "self_attn.q_proj");
+  check("llama4", first + "self_attn.o_proj");
+  check("qwen3_next", second + "self_attn.k_proj");
+  check("kimi_linear", second + "self_attn.kv_b_proj");
+  for (const auto& [family, layer] :
+       {std::pair{"qwen3_next", first + "recurrent.q_proj"},
+        {"qwen3_next", second + "self_attn.q_proj"},  // with a gate by heads
+        {"mamba2", first + "recurrent.o_proj"},
+        {"lfm2", first + "recurrent.o_proj"},
+        {"kimi_linear", first + "recurrent.gate_a_proj"},
+        {"falcon", first + "self_attn.q_proj"}}) {
+    INFO(family << ", " << layer);
+    const std::string error = testing::input_error([&] { check(family, layer); });
+    CHECK(error.find(layer + ", which a folder has in another form") != std::string::npos);
+  }
+}

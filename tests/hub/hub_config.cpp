@@ -70,6 +70,8 @@ TEST_CASE("config.json of a Llama is read") {
                                         {"rope_high", 4.0},
                                         {"rope_amplitude", 1.0},
                                         {"rope_whole_dims", true},
+                                        {"rope_short_factors", std::vector<double>()},
+                                        {"rope_long_factors", std::vector<double>()},
                                         {"attention_bias", false},
                                         {"ffn_bias", false}},
                              // The defaults of transformers for keys that are absent.
@@ -98,15 +100,20 @@ TEST_CASE("newer writers' rotary settings, a given head_dim and absent keys are 
 }
 
 TEST_CASE("what the program does not compute is refused by name") {
-  refused("model_type", "falcon", "model_type \"falcon\" is no family of models");
+  refused("model_type", "falcon_mamba", "model_type \"falcon_mamba\" is no family of models");
   refused("hidden_act", "gelu", "hidden_act \"gelu\" is not supported");
   refused("attention_bias", 1, "attention_bias: expected true or false, got 1");
+  refused("rope_scaling", {{"type", "su"}, {"factor", 2.0}},
+          "rope_scaling.type \"su\" is not supported (only \"default\", \"dynamic\", "
+          "\"longrope\", \"linear\", \"llama3\" and \"yarn\")");
   refused("rope_scaling", {{"type", "longrope"}, {"factor", 2.0}},
-          "rope_scaling.type \"longrope\" is not supported (only \"default\", \"dynamic\", "
-          "\"linear\", \"llama3\" "
-          "and \"yarn\")");
-  refused("rope_parameters", {{"rope_type", "longrope"}, {"rope_theta", 5000.0}},
-          "rope_parameters.rope_type \"longrope\" is not supported");
+          "rope_scaling.short_factor: expected a list of positive numbers, got null");
+  refused("rope_scaling",
+          {{"type", "longrope"}, {"short_factor", {1.0, -1.0}}, {"long_factor", {1.0, 2.0}}},
+          "rope_scaling.short_factor: expected a list of positive numbers, got [1.0,-1.0]");
+  refused("rope_scaling",
+          {{"type", "longrope"}, {"short_factor", {1.0, 2.0}}, {"long_factor", {1.0, 2.0}}},
+          "each pair of rotated features needs both (of 4 pairs there are 2 and 2)");
   refused("rope_scaling", {{"type", "linear"}}, "rope_scaling.factor is missing");
   refused("rope_parameters",
           {{"rope_type", "llama3"},
@@ -170,6 +177,75 @@ Json with_experts() {
 }
 
 }  // namespace
+
+TEST_CASE("config.json with older names of keys, keys in objects and Python's numbers is read") {
+  const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/families/";
+  const auto stored = [&](const std::string& name) {
+    return Json::parse(trainer_test::read_file(data + name + "/config.json"));
+  };
+  Json lfm = stored("lfm2");
+  const hub::ModelShape expected = parse(lfm);
+  lfm["block_ff_dim"] = lfm["intermediate_size"];
+  lfm.erase("intermediate_size");
+  CHECK(parse(lfm).values == expected.values);
+  lfm["intermediate_size"] = 23;
+  const std::string both = input_error([&] { parse(lfm); });
+  CHECK(both.find("block_ff_dim is 24, but intermediate_size is 23") != std::string::npos);
+  // As Kimi's first folder has it: numbers of layers from 1.
+  Json kimi = stored("kimi_linear");
+  const hub::ModelShape of_types = parse(kimi);
+  for (const char* key : {"layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads",
+                          "linear_conv_kernel_dim"}) {
+    kimi.erase(key);
+  }
+  kimi["linear_attn_config"] = {{"full_attn_layers", {2}},
+                                {"kda_layers", {1}},
+                                {"head_dim", 8},
+                                {"num_heads", 3},
+                                {"short_conv_kernel_size", 3}};
+  hub::ModelShape of_numbers = parse(kimi);
+  CHECK(size_of(of_numbers, "first_dense_layers") == 1);
+  for (const char* key : {"dense_layers", "first_dense_layers"}) {
+    of_numbers.values[key] = of_types.values.at(key);
+  }
+  CHECK(of_numbers.values == of_types.values);
+  kimi["linear_attn_config"]["lower_bound"] = -5;
+  CHECK(input_error([&] { parse(kimi); }).find("linear_attn_config.lower_bound: not understood") !=
+        std::string::npos);
+  // Infinity is no JSON, and Python writes it.
+  const trainer_test::Folder folder;
+  Json mamba = stored("mamba2");
+  mamba["time_step_limit"] = {0.25, "INFINITY"};
+  std::string text = mamba.dump();
+  text.replace(text.find("\"INFINITY\""), 10, "Infinity");
+  folder.write("config.json", text);
+  const hub::ModelShape endless = hub::read_model_folder(folder.path());
+  CHECK(std::get<double>(endless.values.at("recurrent_step_low")) == 0.25);
+  CHECK(std::get<double>(endless.values.at("recurrent_step_high")) == 0);
+}
+
+TEST_CASE("flags of config.json choose the form of a Falcon") {
+  const std::string data = TESSERA_SOURCE_FOLDER "/tests/reference/data/families/";
+  Json json = Json::parse(trainer_test::read_file(data + "falcon_groups/config.json"));
+  const auto form = [&] { return std::get<std::string>(parse(json).values.at("form")); };
+  CHECK(form() == "grouped");
+  json["num_ln_in_parallel_attn"] = 1;
+  CHECK(form() == "grouped_one_norm");
+  json["new_decoder_architecture"] = false;
+  json["num_ln_in_parallel_attn"] = nullptr;
+  CHECK(form() == "multi_query");
+  CHECK(size_of(parse(json), "kv_heads") == 1);
+  json["multi_query"] = false;
+  CHECK(form() == "multi_head");
+  CHECK(size_of(parse(json), "kv_heads") == 4);
+  json["new_decoder_architecture"] = true;
+  json["num_ln_in_parallel_attn"] = 3;
+  CHECK(input_error([&] { parse(json); }).find("no models with these values together") !=
+        std::string::npos);
+  json["alibi"] = true;
+  CHECK(input_error([&] { parse(json); }).find("alibi true is not supported (only false)") !=
+        std::string::npos);
+}
 
 TEST_CASE("config.json says which layers have experts, and how many") {
   const hub::ModelShape c = parse(with_experts());

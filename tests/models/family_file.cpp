@@ -88,6 +88,26 @@ config = "a"
     INFO(part);
     has(error, part == std::string("7 problems") ? "8 problems" : part);
   }
+  const std::string forms = refusal_of(mine + R"(
+[forms]
+doc = "Which form."
+absent = { multi_query = true }
+[[form]]
+name = "a"
+flags = { multi_quary = true }
+key_heads = "two"
+[nested]
+object = 1
+[further_tokens]
+patterns = []
+)");
+  for (const char* part :
+       {"form.flags: forms.absent has no 'multi_quary'", "form.key_heads: there is no 'two'",
+        "nested: expected a table", "further_tokens.patterns: unknown key"}) {
+    has(forms, part);
+  }
+  has(refusal_of(mine + "[[form]]\nname = \"a\"\nflags = {}\n"),
+      "[forms] goes with at least one [[form]]");
   has(refusal_of("family = "), "mine.family.toml:1");
   has(refusal_of(""), "family is missing");
   has(refusal_of(std::string(1'000'001, '#')), "it is too large for a family file");
@@ -117,7 +137,7 @@ TEST_CASE("every built-in family is a file that can be read, and builds a small 
     const auto model = family.build(sizes, 0);
     CHECK(static_cast<double>(nn::parameter_count(*model)) == family.parameters(sizes));
     // config.json and back.
-    models::HubConfig config(
+    models::HubConfigFile config(
         [&] {
           std::string json;
           for (const models::HubKey& key : family.write(sizes)) {

@@ -2,18 +2,25 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 
 import tessera.base;
 import tessera.tensor;
+import tessera.autograd;
 import tessera.ops;
 import tessera.nn;
 
+#include "differences.hpp"
+
 using namespace tessera;
+using testing::largest_difference;
 
 namespace {
 
@@ -52,16 +59,6 @@ double score(const Tensor& q, const Tensor& k, std::int64_t i, std::int64_t j, s
     sum += at(a, i, feature) * at(b, j, feature);
   }
   return sum;
-}
-
-double largest_difference(const Tensor& a, const Tensor& b) {
-  const std::vector<double> x = to_doubles(a);
-  const std::vector<double> y = to_doubles(b);
-  double largest = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    largest = std::max(largest, std::abs(x[i] - y[i]));
-  }
-  return largest;
 }
 
 }  // namespace
@@ -104,4 +101,70 @@ TEST_CASE("heads without a base stay as they are, and a part of a head that cann
     const nn::RotaryOptions options{.theta = 50, .dims = dims};
     CHECK_THROWS_AS(options.check(width), Error);
   }
+}
+
+TEST_CASE("wavelengths with factors turn as their angles say, and other ones in long rows") {
+  const Tensor x = heads(1);
+  const nn::RotaryOptions options{
+      .theta = 50,
+      .dims = 4,
+      .factors = {.short_rows = {1.5, 2}, .long_rows = {3, 5}, .limit = 12, .amplitude = 1.25}};
+  const nn::Attention layer({.dim = width, .heads = 1, .rotary = options});
+  const Tensor& angles = layer.buffer("angles")->initial;
+  const std::vector<double> given = to_doubles(x);
+  for (const std::int64_t before : {0, 3}) {
+    const bool is_long = before > 0;
+    const std::vector<double> turned =
+        to_doubles(nn::rotate(x, options, {.given = {}, .before = before}, angles));
+    const std::vector<double>& factors =
+        is_long ? options.factors.long_rows : options.factors.short_rows;
+    for (std::int64_t token = 0; token < x.size(1); ++token) {
+      for (std::int64_t pair = 0; pair < 2; ++pair) {
+        const double angle = static_cast<double>(token + before) * std::pow(50, -pair / 2.0) /
+                             factors[static_cast<std::size_t>(pair)];
+        const auto at = static_cast<std::size_t>(token * width + pair);
+        const double a = given[at];
+        const double b = given[at + 2];
+        CHECK(std::abs(turned[at] - 1.25 * (a * std::cos(angle) - b * std::sin(angle))) < 1e-6);
+        CHECK(std::abs(turned[at + 2] - 1.25 * (b * std::cos(angle) + a * std::sin(angle))) < 1e-6);
+      }
+      const auto rest = static_cast<std::size_t>(token * width + 4);
+      CHECK(turned[rest] == given[rest]);
+    }
+  }
+}
+
+TEST_CASE("a cache whose row becomes long has the keys of a long row") {
+  const nn::RotaryOptions rotary{
+      .theta = 50,
+      .dims = 4,
+      .factors = {.short_rows = {1.5, 2}, .long_rows = {3, 5}, .limit = 7, .amplitude = 1.25}};
+  const auto layer = std::make_shared<nn::Attention>(
+      nn::AttentionOptions{.dim = width, .heads = 1, .rotary = rotary, .standard_deviation = 0.5});
+  nn::materialize(*layer);
+  nn::initialize(*layer);
+  const NoGrad no_grad;
+  const Tensor x = ops::cast(ops::flatten(heads(1), 2, 3), DType::f32);  // [1, T, D]
+  nn::AttentionCache cache;
+  layer->set_cache(&cache);
+  (*layer)(ops::narrow(x, 1, 0, 5));
+  (*layer)(ops::narrow(x, 1, 5, 2));  // still short
+  const Tensor last = (*layer)(ops::narrow(x, 1, 7, tokens - 7));
+  layer->set_cache(nullptr);
+  const Tensor whole = (*layer)(x);
+  CHECK(largest_difference(last, ops::narrow(whole, 1, 7, tokens - 7)) < 1e-6);
+}
+
+TEST_CASE("factors of wavelengths that do not fit are refused") {
+  nn::RotaryOptions options{
+      .theta = 50, .dims = 4, .factors = {.short_rows = {1, 2}, .long_rows = {1}, .limit = 8}};
+  const std::string counts = testing::input_error([&] { options.check(width); });
+  CHECK(counts.find("2 and 1") != std::string::npos);
+  options.factors.long_rows = {1, 0};
+  CHECK_THROWS_AS(options.check(width), Error);
+  options.factors.long_rows = {1, 1};
+  options.factors.limit = 0;
+  CHECK_THROWS_AS(options.check(width), Error);
+  options.factors.limit = 1;
+  options.check(width);
 }

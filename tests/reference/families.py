@@ -3,6 +3,7 @@ float32 and in float64: data/families/."""
 
 import argparse
 import copy
+import json
 import pathlib
 import random
 import tempfile
@@ -205,6 +206,30 @@ def curves(model, double, loss_of_step, wide):
         "losses": short(losses), "grad_norms": short(norms), "losses_f64": short(losses64), "grad_norms_f64": short(norms64)}
 
 
+def spread(name, out):
+    """Adds to a stored curve by how much rounding moves the norms of gradients: float32 runs from weights that differ by at most one rounding."""
+    path = out / f"{name}.json"
+    stored = json.loads(path.read_text())
+    tokens = numpy.load(out / "tokens.npy")
+    model = AutoModelForCausalLM.from_pretrained(out / name, dtype=torch.float32, **EAGER).eval()
+
+    def loss_of_step(model, step):
+        inputs, targets = batch(tokens, step)
+        return torch.nn.functional.cross_entropy(model(input_ids=inputs).logits.flatten(0, 1), targets.flatten())
+
+    apart = []
+    for seed in range(6):
+        moved, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for p in moved.parameters():
+                p.mul_(1 + (2 * torch.rand(p.shape, generator=generator) - 1) * 2 ** -24)
+        norms = train(moved.train(), loss_of_step)[1]
+        apart.append(max(abs(a - b) for a, b in zip(norms, stored["grad_norms_f64"])))
+    stored["largest_grad_norm_rounding"] = short(max(apart))
+    write_json(path, stored)
+    print(f"{name}: {' '.join(f'{a:.1e}' for a in apart)}")
+
+
 def gap(wide):
     return {"smallest_gap_between_chosen_and_not": short(wide.nearest) if wide.nearest < 1 else None}
 
@@ -267,6 +292,13 @@ def reference(name, seed, out, tokens):
     print(f"{name:22} {size / 1000:5.1f} kB, {line}", flush=True)
 
 
+def gradient_error(model, double, ids):
+    """By which share of a tensor's norm rounding alone moves it."""
+    loss_of(model, ids)[1].backward()
+    norms = [(a.grad.norm().item(), b.grad.norm().item()) for a, b in zip(model.parameters(), double.parameters()) if a.grad is not None]
+    return max(abs(a - b) / max(b, 1e-3) for a, b in norms)
+
+
 def drawn(name, count, out):
     """Writes `count` models with random configs, without curves and texts."""
     chooser = random.Random(name)
@@ -281,9 +313,10 @@ def drawn(name, count, out):
             except (ValueError, RuntimeError, IndexError, KeyError, TypeError, StrictDataclassError) as problem:
                 reason = f"{type(problem).__name__}: {str(problem)[:150]}"
                 continue
-            if error < 1e-5 and wide.nearest > 1e-6:
+            moved = gradient_error(model, double, ids)
+            if error < 1e-5 and wide.nearest > 1e-6 and moved < 2e-5:
                 break
-            reason = f"logits {error:.1e}, gap {wide.nearest:.1e}"
+            reason = f"logits {error:.1e}, gap {wide.nearest:.1e}, gradients {moved:.1e}"
         else:
             raise ValueError(f"{name}: no draw is a model; the last one: {reason}")
         write_tensors(out / f"{label}.safetensors", {"logits": logits})
@@ -295,11 +328,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="only these (default: all)")
     parser.add_argument("--draws", type=int, help="write this many models of each with random configs instead, to --to")
+    parser.add_argument("--spread", action="store_true", help="only add to the stored files of these names how much rounding moves norms of gradients")
     parser.add_argument("--to", type=pathlib.Path, help="folder of --draws")
     arguments = parser.parse_args()
     if arguments.draws:
         for name in arguments.names or FAMILIES:
             drawn(name, arguments.draws, arguments.to)
+        return
+    if arguments.spread:
+        for name in arguments.names:
+            spread(name, OUT)
         return
     OUT.mkdir(exist_ok=True)
     tokens = markov(STEPS * BATCH * SEQ + 1, 3)

@@ -19,6 +19,7 @@ import tessera.base;
 import tessera.placement;
 import tessera.tensor;
 import tessera.nn;
+import tessera.models;
 import tessera.checkpoint;
 import tessera.hub;
 import tessera.app.base;
@@ -51,6 +52,17 @@ std::string span_text(const runs::RunSpec& config, std::int64_t count) {
                      static_cast<double>(count) / static_cast<double>(config.step_tokens()));
 }
 
+/// The folder's tensors that predict tokens after the next one.
+std::vector<std::string> further_tensors(const std::string& folder, const hub::ModelShape& shape) {
+  const models::ModelFamily& family = hub::family_of(shape);
+  const models::ModelSizes sizes = hub::sizes_of(shape);
+  if (family.further_tensors(sizes).empty()) {
+    return {};
+  }
+  const auto opened = hub::open_hub_tensors(folder);
+  return hub::HubWeights(*opened.source, family, sizes).further();
+}
+
 /// Where the first weights are, and what of these folders has no part in the run; `vocab`: the
 /// model's tokens.
 TableRows folder_rows(const runs::ModelConfig& model, std::int64_t vocab) {
@@ -74,7 +86,15 @@ TableRows folder_rows(const runs::ModelConfig& model, std::int64_t vocab) {
     rows.push_back(
         {"weights", fmt::format("{} of {}{}", what, model.from,
                                 hub::left_out_text(hub::files_left_out(model.from, used)))});
-    const std::int64_t stored = hub::read_model_folder(model.from).vocab;
+    const hub::ModelShape shape = hub::read_model_folder(model.from);
+    if (const std::vector<std::string> further = further_tensors(model.from, shape);
+        !further.empty()) {
+      rows.push_back({"not read", fmt::format("{} of layers that predict tokens after the next one "
+                                              "({}, ...); an export has none",
+                                              count_text(std::ssize(further), "tensor"),
+                                              shown(further.front()))});
+    }
+    const std::int64_t stored = shape.vocab;
     if (vocab > stored) {
       rows.push_back({"new tokens", fmt::format("{}, from {} on; each row is the mean of the "
                                                 "folder's",

@@ -21,6 +21,9 @@ import tessera.exported;
 // A model's config.json and generation_config.json, read and written.
 namespace tessera::hub {
 
+/// In folder_files.cpp: read_json_object() of a config.json as Python may write it.
+ParsedJson read_config_json(const std::string& file, const JsonLimits& limits);
+
 std::shared_ptr<nn::LanguageModel> make_model(const ModelShape& shape, double dropout) {
   return family_of(shape).build(sizes_of(shape), dropout);
 }
@@ -63,7 +66,7 @@ std::string family_name(const Json& json, const std::string& name) {
 
 /// The keys of config.json that an export passes on, with transformers' defaults, as a reader of
 /// the export may have others.
-std::string passed_on(const models::HubConfig& config, const models::ModelFamily& family,
+std::string passed_on(const models::HubConfigFile& config, const models::ModelFamily& family,
                       const models::ModelSizes& sizes, const std::vector<std::int64_t>& bos,
                       const std::vector<std::int64_t>& eos) {
   Json others = parse_json(config.others());
@@ -82,7 +85,7 @@ enum class Keys { understood, as_trained };
 ModelShape shape_of_json(const Json& json, const std::string& name, Keys keys = Keys::understood) {
   const std::string family_text = family_name(json, name);
   const models::ModelFamily& family = family_of({.family = family_text});
-  models::HubConfig in(json_text(json), name);
+  models::HubConfigFile in(json_text(json), name);
   in.check_common(family.architecture(), family.packed_forms());
   const models::ModelSizes sizes = family.read(in);
   const std::string dtype = in.dtype();
@@ -108,7 +111,7 @@ ModelShape shape_of_json(const Json& json, const std::string& name, Keys keys = 
 
 /// Where there is a generation_config.json, its eos alone counts, as in transformers.
 void add_generation(ModelShape& shape, const Json& json, const std::string& name) {
-  models::HubConfig in(json_text(json), name);
+  models::HubConfigFile in(json_text(json), name);
   shape.eos = in.tokens("eos_token_id", shape.vocab, -1);
   in.throw_if_any();
   shape.generation = json_text(json);
@@ -139,7 +142,7 @@ ModelShape read_model_folder(const std::filesystem::path& folder) {
                             "torch.export (*.pt2)"});
   }
   const std::string file = (folder / "config.json").string();
-  ModelShape shape = shape_of_json(parsed(read_json_object(file, limits), file), file);
+  ModelShape shape = shape_of_json(parsed(read_config_json(file, limits), file), file);
   const std::filesystem::path generation = folder / "generation_config.json";
   if (std::filesystem::exists(generation, ignored)) {
     add_generation(shape,

@@ -11,6 +11,10 @@ import tessera.base;
 import tessera.models;
 
 namespace tessera::hub {
+
+/// In folder_files.cpp.
+ParsedJson read_config_json(const std::string& file, const JsonLimits& limits);
+
 namespace {
 
 using Json = nlohmann::json;
@@ -18,7 +22,7 @@ using Json = nlohmann::json;
 /// The keys of all families are read too: they are as much a part of the file.
 ConfigUse use_of(const std::string& family_name, const std::string& text, const std::string& file) {
   const models::ModelFamily& family = models::model_family(family_name);
-  models::HubConfig config(text, file);
+  models::HubConfigFile config(text, file);
   config.check_common(family.architecture(), family.packed_forms());
   family.read(config);
   config.dtype();
@@ -35,7 +39,7 @@ std::size_t strangeness(const ConfigUse& use) {
 ConfigReport describe_config(const std::filesystem::path& folder) {
   const std::string file = (folder / "config.json").string();
   ParsedJson parsed =
-      read_json_object(file, {.bytes = 16'000'000, .values = 1'000'000, .depth = 64});
+      read_config_json(file, {.bytes = 16'000'000, .values = 1'000'000, .depth = 64});
   if (!parsed.problem.empty()) {
     fail_input({.thing = file, .wrong = parsed.problem});
   }

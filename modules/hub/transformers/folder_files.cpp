@@ -5,7 +5,12 @@ module;
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 module tessera.hub;
 
@@ -25,7 +30,44 @@ constexpr std::array<std::string_view, 9> weights = {".safetensors", ".safetenso
 /// Code that generates text in transformers' place.
 constexpr std::string_view custom_code = "custom_generate";
 
+/// JSON with numbers as Python writes them, "Infinity" for one, in the words of transformers 5:
+/// {"__float__": "Infinity"}.
+std::string with_float_words(std::string_view text) {
+  constexpr std::string_view words[] = {"-Infinity", "Infinity", "NaN"};
+  std::string json;
+  bool in_text = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::string_view rest = text.substr(at);
+    const auto* const word =
+        in_text ? std::end(words)
+                : std::ranges::find_if(words, [&](auto one) { return rest.starts_with(one); });
+    if (word != std::end(words)) {
+      json += fmt::format(R"({{"__float__": "{}"}})", *word);
+      at += word->size();
+      continue;
+    }
+    // What follows a backslash ends no text.
+    const std::size_t length = in_text && rest.starts_with('\\') && rest.size() > 1 ? 2 : 1;
+    in_text ^= rest.front() == '"';
+    json += rest.substr(0, length);
+    at += length;
+  }
+  return json;
+}
+
 }  // namespace
+
+ParsedJson read_config_json(const std::string& file, const JsonLimits& limits) {
+  ParsedJson strict = read_json_object(file, limits);
+  std::error_code ignored;
+  if (strict.problem.empty() || fs::file_size(file, ignored) > limits.bytes || ignored) {
+    return strict;
+  }
+  std::ifstream stream(file, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  const std::string json = with_float_words(text);
+  return json.size() == text.size() ? strict : parse_json_object(json, limits);
+}
 
 void check_model_files(const fs::path& folder, const std::string& adapter,
                        const std::string& where) {

@@ -96,6 +96,26 @@ std::vector<PartRun> runs_of(const HubTensor& entry, std::int64_t extent) {
   return runs;
 }
 
+/// What of a box along a dim is in a run that begins at `run`: where it begins in the run, and in
+/// the box.
+struct Overlap {
+  std::int64_t in_run = 0;
+  std::int64_t in_box = 0;
+  std::int64_t count = 0;  // 0 or less: nothing
+};
+Overlap overlap(const LocalPart& box, int dim, std::int64_t run, std::int64_t count) {
+  const std::int64_t begin = std::max(box.offset[dim], run);
+  const std::int64_t end = std::min(box.offset[dim] + box.shape[dim], run + count);
+  return {begin - run, begin - box.offset[dim], end - begin};
+}
+
+/// The box with so many indices from `begin` on along a dim.
+LocalPart along(LocalPart box, int dim, std::int64_t begin, std::int64_t count) {
+  box.offset[dim] = begin;
+  box.shape[dim] = count;
+  return box;
+}
+
 /// The name of entry `number` of a stacked parameter.
 std::string numbered(const HubTensor& entry, std::int64_t number) {
   std::string name = entry.tensor;
@@ -123,13 +143,19 @@ bool has_packed(const HubNames& names) {
   return std::ranges::find(names.packed, "mxfp4") != names.packed.end();
 }
 
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::ranges::any_of(
+      patterns, [&](const std::string& pattern) { return matches_pattern(name, pattern); });
+}
+
 }  // namespace
 
 HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes) {
   return {.tensors = family.tensors(sizes),
           .prefix = family.base_prefix(),
           .ignored = family.ignored_tensors(),
-          .packed = family.packed_forms()};
+          .packed = family.packed_forms(),
+          .further = family.further_tensors(sizes)};
 }
 
 std::map<std::string, std::string> stored_names(const TensorSource& folder, const HubNames& known) {
@@ -138,9 +164,7 @@ std::map<std::string, std::string> stored_names(const TensorSource& folder, cons
   };
   std::map<std::string, std::string> names;
   for (const auto& [name, info] : folder.tensors()) {
-    const bool is_ignored = std::ranges::any_of(
-        known.ignored, [&](const std::string& pattern) { return matches_pattern(name, pattern); });
-    if (!is_ignored) {
+    if (!matches_any(name, known.ignored) && !matches_any(name, known.further)) {
       // A base model's names lack the prefix, and it has no head.
       const bool whole =
           name.starts_with(known.prefix) || std::ranges::any_of(known.without_prefix, begins(name));
@@ -154,6 +178,11 @@ HubWeights::HubWeights(const TensorSource& folder, const HubNames& names)
     : TensorSource(folder.path()),
       unpacked_(has_packed(names) ? unpacked_mxfp4(folder) : nullptr),
       folder_(unpacked_ ? *unpacked_ : folder) {
+  for (const auto& [name, info] : folder_.tensors()) {
+    if (matches_any(name, names.further)) {
+      further_.push_back(name);
+    }
+  }
   const std::map<std::string, std::string> stored = stored_names(folder_, names);
   std::set<std::string> used;
   for (HubTensor entry : names.tensors) {
@@ -241,17 +270,11 @@ void HubWeights::copy_box(const std::string& name, const LocalPart& box, const T
     return;
   }
   for (const PartRun& run : runs_of(entry, folder_.info(entry.tensor).shape[dim])) {
-    const std::int64_t begin = std::max(outside.offset[dim], run.own);
-    const std::int64_t end =
-        std::min(outside.offset[dim] + outside.shape[dim], run.own + run.count);
-    if (begin >= end) {
-      continue;
+    const Overlap part = overlap(outside, dim, run.own, run.count);
+    if (part.count > 0) {
+      folder_.read(entry.tensor, along(outside, dim, run.stored + part.in_run, part.count),
+                   ops::narrow(target, dim, part.in_box, part.count));
     }
-    LocalPart inside = outside;
-    inside.offset[dim] = run.stored + begin - run.own;
-    inside.shape[dim] = end - begin;
-    folder_.read(entry.tensor, inside,
-                 ops::narrow(target, dim, begin - outside.offset[dim], end - begin));
   }
 }
 
@@ -348,17 +371,14 @@ void HubExport::copy_box(const std::string& name, const LocalPart& box, const Te
       continue;
     }
     for (const PartRun& run : runs_of(entry, shape[dim])) {
-      const std::int64_t begin = std::max(box.offset[dim], run.stored);
-      const std::int64_t end = std::min(box.offset[dim] + box.shape[dim], run.stored + run.count);
-      if (begin >= end) {
+      const Overlap part = overlap(box, dim, run.stored, run.count);
+      if (part.count <= 0) {
         continue;
       }
-      LocalPart inside = box;
-      inside.offset[dim] = run.own + begin - run.stored;
-      inside.shape[dim] = end - begin;
-      const Tensor part = ops::narrow(into, dim, begin - box.offset[dim], end - begin);
+      const LocalPart inside = along(box, dim, run.own + part.in_run, part.count);
+      const Tensor target = ops::narrow(into, dim, part.in_box, part.count);
       model_.read(entry.parameter, {own_dims(inside.offset, entry), own_dims(inside.shape, entry)},
-                  entry.row ? ops::select(part, 0, 0) : turned(part, entry));
+                  entry.row ? ops::select(target, 0, 0) : turned(target, entry));
     }
   }
 }

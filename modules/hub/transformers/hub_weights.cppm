@@ -20,6 +20,7 @@ struct HubNames {
   std::vector<std::string> without_prefix = {"lm_head."};
   std::vector<std::string> ignored = {};  // patterns of tensors that are not parameters
   std::vector<std::string> packed = {};   // see ModelFamily::packed_forms
+  std::vector<std::string> further = {};  // see ModelFamily::further_tensors
 };
 HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes);
 /// A folder's tensors but those that are ignored: from the name that transformers gives them to the
@@ -37,6 +38,8 @@ class HubWeights : public TensorSource {
              const models::ModelSizes& sizes)
       : HubWeights(folder, names_of(family, sizes)) {}
   std::uint64_t bytes_read() const override;
+  /// Tensors that predict tokens after the next one, which are not among these.
+  const std::vector<std::string>& further() const { return further_; }
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;
@@ -45,6 +48,7 @@ class HubWeights : public TensorSource {
   void stack(const models::HubTensor& entry, const std::map<std::string, std::string>& stored,
              std::set<std::string>& used);
 
+  std::vector<std::string> further_;
   std::unique_ptr<TensorSource> unpacked_;  // null: nothing is packed
   const TensorSource& folder_;
   std::map<std::string, models::HubTensor> entries_;         // by the parameter's name

@@ -32,10 +32,6 @@ ParameterPointer parameter_of(const Dims& shape, DType dtype,
 
 Tensor wide(const Tensor& x) { return x.dtype() == DType::f64 ? x : ops::cast(x, DType::f32); }
 
-/// Features (B, T, H D) of heads -> (B, T, H, D).
-Tensor with_heads(const Tensor& x, std::int64_t width) {
-  return ops::view(x, {x.size(0), x.size(1), x.size(2) / width, width});
-}
 Tensor without_heads(const Tensor& x) {
   return ops::view(x, {x.size(0), x.size(1), x.size(2) * x.size(3)});
 }
@@ -50,10 +46,6 @@ Tensor unit(const Tensor& heads) {
 /// Tokens [B, T, ...] one after the other.
 Tensor joined(const std::vector<Tensor>& parts) {
   return parts.size() == 1 ? parts[0] : ops::cat(parts, 1);
-}
-
-std::int64_t bytes_of(const Tensor& kept) {
-  return kept ? local_of(kept).numel() * static_cast<std::int64_t>(size_of(kept.dtype())) : 0;
 }
 
 }  // namespace
@@ -268,7 +260,7 @@ Tensors DecaySteps::forward(const Tensors& inputs) {
   Tensor steps = ops::softplus(ops::add(x, wide(parameter("dt_bias")->use())));
   if (parameters().size() < 3) {
     if (rates.dims() == 4) {
-      steps = with_heads(steps, x.size(2) / rates.size(2));
+      steps = heads_of(steps, x.size(2) / rates.size(2));
     }
     return {ops::mul(steps, rates)};
   }
@@ -293,7 +285,7 @@ std::string_view GroupedNorm::kind() const { return "GroupedNorm"; }
 std::vector<std::string> GroupedNorm::input_names() const { return {"input"}; }
 
 Tensors GroupedNorm::forward(const Tensors& inputs) {
-  const Tensor groups = with_heads(input(inputs, 0), group_);
+  const Tensor groups = heads_of(input(inputs, 0), group_);
   const Tensor mean = ops::mean(ops::square(groups), {3}, true);
   const Tensor normed = ops::mul(groups, ops::rsqrt(ops::add_scalar(mean, eps_)));
   return {ops::mul(without_heads(normed), wide(parameter("weight")->use()))};
@@ -392,7 +384,7 @@ Tensors Recurrence::forward(const Tensors& inputs) {
   const auto features = [&](const Child& projection, const Child& convolution, std::size_t which,
                             std::int64_t width) {
     const Tensor mixed = convolved(convolution, which, (*projection)(x), documents);
-    return with_heads(activated(options_.activation, mixed), width);
+    return heads_of(activated(options_.activation, mixed), width);
   };
   Tensor q = features(q_, q_conv_, 0, key_dim);                        // (B, T, K, D)
   Tensor k = features(k_, k_conv_, 1, key_dim);                        // (B, T, K, D)
