@@ -96,7 +96,7 @@ class AttentionLayer : public Module {
   void set_cache(AttentionCache* cache) { cache_ = cache; }
   /// Whether the keys of a row change when it becomes long (WavelengthFactors): then a cache has
   /// one text at a time.
-  bool changes_keys() const { return buffers().contains("angles"); }
+  bool changes_keys() const { return !buffers().empty(); }
 
  protected:
   /// Heads are as `options` describes them.
