@@ -46,6 +46,9 @@ ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const
     elements += local_of(parameter->value).numel();
   }
   parameters_ = std::max(elements, parameters_);
+  if (const auto* const decoder = dynamic_cast<const nn::DecoderLM*>(&model_)) {
+    short_rows_ = decoder->shape().rope_factors.limit;
+  }
   try {
     keep(true);
   } catch (const Error& error) {
@@ -171,6 +174,29 @@ Tensor ModelRanks::loss(std::span<const std::int64_t> tokens,
   return model_.loss_sum(placed(read, 1, chunked), placed(scored, 1, chunked));
 }
 
+std::vector<std::int64_t> ModelRanks::tokens_to_read(const Call& call) {
+  if (short_rows_ == 0 || !keeps_) {
+    return call.values;
+  }
+  rows_.resize(static_cast<std::size_t>(call.rows));
+  const std::int64_t before = std::ssize(rows_.front());
+  const std::ptrdiff_t count = std::ssize(call.values) / call.rows;
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    const auto begin = call.values.begin() + static_cast<std::ptrdiff_t>(row) * count;
+    rows_[row].insert(rows_[row].end(), begin, begin + count);
+  }
+  if (before == 0 || before > short_rows_ || before + count <= short_rows_) {
+    return call.values;
+  }
+  // The keys and values of deeper layers are others in a long row: all of them are made again.
+  cache_.clear();
+  std::vector<std::int64_t> whole;
+  for (const std::vector<std::int64_t>& row : rows_) {
+    whole.insert(whole.end(), row.begin(), row.end());
+  }
+  return whole;
+}
+
 std::vector<double> ModelRanks::computed(const Call& call) {
   const NoGrad no_grad;
   const PlainIsReplicate equal;  // tables and positions that a model computes from lengths
@@ -184,8 +210,9 @@ std::vector<double> ModelRanks::computed(const Call& call) {
     keep(slow_because_.empty());
     if (call.anew) {
       cache_.clear();
+      rows_.clear();
     }
-    result = last_logits(values, call.rows);
+    result = last_logits(tokens_to_read(call), call.rows);
   }
   return to_doubles(result.is_distributed() ? full_tensor(result) : result);
 }

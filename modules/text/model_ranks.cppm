@@ -72,6 +72,9 @@ class ModelRanks {
   Tensor last_logits(std::span<const std::int64_t> tokens, std::int64_t rows);
   Tensor loss(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
   void keep(bool keeps);
+  /// What the model has to compute so that the cache has these tokens after those of the calls
+  /// before: the tokens, or where they make a short row a long one, the whole rows again.
+  std::vector<std::int64_t> tokens_to_read(const Call& call);
 
   nn::LanguageModel& model_;
   collective::World* world_;
@@ -81,7 +84,9 @@ class ModelRanks {
   std::int64_t parameters_ = 1;
   collective::Communicator* calls_ = nullptr;  // of the mesh's ranks; null: there is no mesh
   nn::KeyValueCache cache_;
-  bool keeps_ = false;  // the model has the cache
+  bool keeps_ = false;           // the model has the cache
+  std::int64_t short_rows_ = 0;  // the longest row of which the model turns keys as in short rows
+  std::vector<std::vector<std::int64_t>> rows_;  // the tokens in the cache, where this counts
   std::string slow_because_;
 };
 
