@@ -133,11 +133,10 @@ ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
     elements += local_of(parameter->value).numel();
   }
-  for (const nn::Module* const module : nn::all_modules(model)) {
-    const auto* const attention = dynamic_cast<const nn::AttentionLayer*>(module);
-    changes_keys_ = changes_keys_ || (attention != nullptr && attention->changes_keys());
-  }
   parameters_ = std::max(elements, parameters_);
+  if (const auto* const decoder = dynamic_cast<const nn::DecoderLM*>(&model_)) {
+    short_rows_ = decoder->shape().rope_factors.limit;
+  }
   try {
     keep(true);
   } catch (const Error& error) {
@@ -284,7 +283,7 @@ std::vector<double> ModelRanks::likelihood_values(std::span<const std::int64_t> 
   constexpr std::int64_t tokens_at_once = 32;
   nn::KeyValueCache own;
   own.axis = cache_.axis;
-  const bool keeps = slow_because_.empty();
+  const bool keeps = slow_because_.empty() && short_rows_ == 0;
   keep(false);
   const CacheScope scope(model_, keeps ? &own : nullptr);
   std::vector<double> values;
@@ -312,6 +311,29 @@ std::vector<double> ModelRanks::likelihood_values(std::span<const std::int64_t> 
   return values;
 }
 
+std::vector<std::int64_t> ModelRanks::tokens_to_read(const Call& call) {
+  if (short_rows_ == 0 || !keeps_) {
+    return call.values;
+  }
+  rows_.resize(static_cast<std::size_t>(call.rows));
+  const std::int64_t before = std::ssize(rows_.front());
+  const std::ptrdiff_t count = std::ssize(call.values) / call.rows;
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    const auto begin = call.values.begin() + static_cast<std::ptrdiff_t>(row) * count;
+    rows_[row].insert(rows_[row].end(), begin, begin + count);
+  }
+  if (before == 0 || before > short_rows_ || before + count <= short_rows_) {
+    return call.values;
+  }
+  // The keys and values of deeper layers are others in a long row: all of them are made again.
+  cache_.clear();
+  std::vector<std::int64_t> whole;
+  for (const std::vector<std::int64_t>& row : rows_) {
+    whole.insert(whole.end(), row.begin(), row.end());
+  }
+  return whole;
+}
+
 std::vector<double> ModelRanks::computed(const Call& call) {
   const NoGrad no_grad;
   const PlainIsReplicate equal;  // tables and positions that a model computes from lengths
@@ -330,8 +352,9 @@ std::vector<double> ModelRanks::computed(const Call& call) {
     if (call.anew || std::exchange(in_batches_, in_batches) != in_batches) {
       cache_.clear();
       ++clears_;
+      rows_.clear();
     }
-    result = in_batches ? scored_logits(values) : last_logits(values, call.rows);
+    result = in_batches ? scored_logits(values) : last_logits(tokens_to_read(call), call.rows);
   }
   return to_doubles(result.is_distributed() ? full_tensor(result) : result);
 }

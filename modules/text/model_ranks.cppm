@@ -44,7 +44,7 @@ class ModelRanks {
                                   bool anew);
   /// Whether batch_logits() can be called: keys and values are kept and do not change with a text's
   /// length, and texts are not split.
-  bool takes_batches() const { return slow_because_.empty() && context_ < 0 && !changes_keys_; }
+  bool takes_batches() const { return slow_because_.empty() && context_ < 0 && short_rows_ == 0; }
   /// What each rank keeps of a text of a batch. Forgets all that is kept.
   TextBytes text_bytes();
   /// The logits [scored, vocab] of a batch's tokens, which are in the order of its rows. What is
@@ -94,6 +94,9 @@ class ModelRanks {
   std::vector<double> likelihood_values(std::span<const std::int64_t> tokens,
                                         std::int64_t likeliest);
   void keep(bool keeps);
+  /// What the model has to compute so that the cache has these tokens after those of the calls
+  /// before: the tokens, or where they make a short row a long one, the whole rows again.
+  std::vector<std::int64_t> tokens_to_read(const Call& call);
 
   nn::LanguageModel& model_;
   collective::World* world_;
@@ -106,8 +109,9 @@ class ModelRanks {
   bool keeps_ = false;       // the model has the cache
   bool in_batches_ = false;  // the cache has texts of batches
   std::int64_t clears_ = 0;
+  std::int64_t short_rows_ = 0;  // the longest row of which the model turns keys as in short rows
+  std::vector<std::vector<std::int64_t>> rows_;  // the tokens in the cache, where this counts
   std::string slow_because_;
-  bool changes_keys_ = false;  // of a layer (nn::AttentionLayer::changes_keys)
 };
 
 }  // namespace tessera::text
