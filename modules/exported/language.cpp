@@ -19,6 +19,7 @@ import tessera.checkpoint;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.ops;
+import tessera.placement;
 import tessera.tensor;
 import :graph;
 import :language;
@@ -224,7 +225,7 @@ Tensor ExportedLanguageModel::loss_sum(const Tensor& tokens, const Tensor& targe
       const auto ignored = static_cast<double>(loss().ignore_index());
       trained = ops::sum(ops::cast(ops::ne(in[1], ignored), mean.dtype()));
       if (mean.is_distributed() && trained.is_distributed()) {
-        trained = redistribute(trained, mean.layout());
+        trained = redistribute(trained, Layout::replicated(mean.layout().mesh()));
       }
     }
     return Tensors{ops::mul(mean, trained)};

@@ -83,6 +83,12 @@ def timm_model(name, size=32, **settings):
     return image_model(timm.create_model(name, num_classes=10, **settings), size)
 
 
+def mixer():
+    from timm.models.mlp_mixer import MlpMixer
+
+    return image_model(MlpMixer(img_size=32, patch_size=8, num_blocks=2, embed_dim=32, num_classes=10))
+
+
 def vision_model(name, size=32, **settings):
     import torchvision
 
@@ -142,7 +148,7 @@ PROGRAMS = {
     "mobilenet_v3_small": lambda: vision_model("mobilenet_v3_small", dropout=0.0),
     "swin": lambda: timm_model("swin_tiny_patch4_window7_224", **SWIN),
     "deit": lambda: timm_model("deit_tiny_distilled_patch16_224", **VIT),
-    "mixer": lambda: timm_model("mixer_s16_224", img_size=32, num_blocks=2),
+    "mixer": mixer,
     "regnet_y_400mf": lambda: vision_model("regnet_y_400mf"),
     "densenet121": lambda: vision_model("densenet121"),
     "roberta": lambda: text_model(hf.RobertaForSequenceClassification, hf.RobertaConfig,
