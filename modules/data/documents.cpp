@@ -35,14 +35,16 @@ struct Outcome {
   std::int64_t whole = 0;  // tokens of the longest document before it was cut
   std::int64_t joined = 0;
   bool blank = false;
+  std::string label = {};
   std::string fault = {};
   bool bad = false;  // the fault is one of the record
   std::map<std::string, std::int64_t> dropped = {};
   std::set<std::string> unread = {};
 
-  /// Of one of its documents.
+  /// Of one of its documents; a labelled one trains its label.
   bool trains_nothing() const {
-    return std::ranges::any_of(entries, [](const Entry& entry) { return entry.trained == 0; });
+    return label.empty() &&
+           std::ranges::any_of(entries, [](const Entry& entry) { return entry.trained == 0; });
   }
 };
 
@@ -72,10 +74,15 @@ struct Documents::State {
   std::vector<DataFile> files;
   std::vector<std::int64_t> first;  // document of each file
   std::vector<Entry> entries;
+  std::vector<std::string> labels;      // of labelled records, by their first occurrence
+  std::vector<std::uint32_t> label_of;  // of each document
+  std::map<std::string, std::uint32_t> label_places;
   DocumentCounts counts;
   std::optional<RecordKind> kind;  // of the file's first record
 
   std::vector<Example> examples_of(std::string_view record) const;
+  void read_record(const Line& line, Outcome& out) const;
+  void add_label(const std::string& label);
   Outcome outcome_of(const Line& line) const;
   void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
                Faults& faults);
@@ -88,11 +95,58 @@ struct Documents::State {
 };
 
 std::vector<Example> Documents::State::examples_of(std::string_view record) const {
-  if (options.form == RecordForm::document) {
-    return {maker->make(record)};
+  switch (options.form) {
+    case RecordForm::document:
+      return {maker->make(record)};
+    case RecordForm::labelled:
+      return {maker->make_labelled(record, options.longest).example};
+    case RecordForm::preference:
+      break;
   }
   Preference both = maker->make_preference(record);
   return {std::move(both.chosen), std::move(both.rejected)};
+}
+
+/// The documents of a record.
+void Documents::State::read_record(const Line& line, Outcome& out) const {
+  std::vector<Example> examples;
+  if (options.form == RecordForm::labelled) {
+    LabelledText text = maker->make_labelled(line.text, options.longest);
+    out.whole = text.whole;
+    out.label = std::move(text.label);
+    examples.push_back(std::move(text.example));
+  } else {
+    examples = examples_of(line.text);
+  }
+  for (Example& example : examples) {
+    for (const auto& [what, count] : example.dropped) {
+      out.dropped[what] += count;
+    }
+    out.unread.merge(example.unread);
+    out.whole = std::max(out.whole, std::ssize(example.ids));
+    out.joined += example.joined;
+    cut(example, options.longest);
+    out.entries.push_back({.offset = line.offset,
+                           .bytes = static_cast<std::uint32_t>(line.text.size()),
+                           .line = static_cast<std::uint32_t>(line.number),
+                           .tokens = static_cast<std::uint32_t>(example.ids.size()),
+                           .trained = trained_of(example)});
+  }
+}
+
+void Documents::State::add_label(const std::string& label) {
+  constexpr std::size_t most_labels = 10'000;
+  const auto [at, is_new] =
+      label_places.try_emplace(label, static_cast<std::uint32_t>(labels.size()));
+  if (is_new) {
+    labels.push_back(label);
+    if (labels.size() > most_labels) {
+      fail_input({.thing = files.back().path(),
+                  .wrong = "the records have too many different labels",
+                  .expected = fmt::format("at most {}", most_labels)});
+    }
+  }
+  label_of.push_back(at->second);
 }
 
 Outcome Documents::State::outcome_of(const Line& line) const {
@@ -109,20 +163,7 @@ Outcome Documents::State::outcome_of(const Line& line) const {
                     .got = fmt::format("'{}'", name_of(own))});
       }
     }
-    for (Example& example : examples_of(line.text)) {
-      for (const auto& [what, count] : example.dropped) {
-        out.dropped[what] += count;
-      }
-      out.unread.merge(example.unread);
-      out.whole = std::max(out.whole, std::ssize(example.ids));
-      out.joined += example.joined;
-      cut(example, options.longest);
-      out.entries.push_back({.offset = line.offset,
-                             .bytes = static_cast<std::uint32_t>(line.text.size()),
-                             .line = static_cast<std::uint32_t>(line.number),
-                             .tokens = static_cast<std::uint32_t>(example.ids.size()),
-                             .trained = trained_of(example)});
-    }
+    read_record(line, out);
     if (out.whole > options.longest && options.too_long == TooLong::error) {
       out.fault = fmt::format(
           "the document is longer than a row (expected at most {} tokens, got "
@@ -184,6 +225,10 @@ void Documents::State::add(const Outcome& outcome, const std::string& file, Faul
     counts.tokens += entry.tokens;
     counts.trained += entry.trained;
     entries.push_back(entry);
+  }
+  if (options.form == RecordForm::labelled) {
+    counts.trained += 1;
+    add_label(outcome.label);
   }
 }
 
@@ -258,6 +303,10 @@ std::string Documents::where(std::int64_t document) const {
                      state_->entries.at(static_cast<std::size_t>(document)).line);
 }
 std::int64_t Documents::of_record() const { return state_->options.of_record(); }
+const std::vector<std::string>& Documents::labels() const { return state_->labels; }
+std::int64_t Documents::label(std::int64_t document) const {
+  return state_->label_of.at(static_cast<std::size_t>(document));
+}
 const DocumentCounts& Documents::counts() const { return state_->counts; }
 const ExampleMaker& Documents::maker() const { return *state_->maker; }
 

@@ -17,6 +17,7 @@ enum class TooLong : std::uint8_t {
 enum class RecordForm : std::uint8_t {
   document,    // a document each
   preference,  // two documents each, see ExampleMaker::make_preference
+  labelled,    // a document each, with the name of its class
 };
 
 /// Options of reading documents.
@@ -53,7 +54,7 @@ class Documents {
  public:
   /// Errors (input) with file and line, all at once: what is wrong with records (ExampleMaker), a
   /// line of more than 32 MiB, a record of another kind than its file's first one, a document that
-  /// is too long; there is no document; the file cannot be read.
+  /// is too long, more than 10,000 different labels; there is no document; the file cannot be read.
   Documents(std::span<const std::string> files, std::shared_ptr<const ExampleMaker> maker,
             const DocumentOptions& options);
   ~Documents();
@@ -67,6 +68,9 @@ class Documents {
   std::string where(std::int64_t document) const;
   /// Documents of a record; see DocumentOptions::of_record.
   std::int64_t of_record() const;
+  /// The names of the classes of labelled records, each once, and the place of a document's there.
+  const std::vector<std::string>& labels() const;
+  std::int64_t label(std::int64_t document) const;
   /// Error (input): the file has changed since the object was made.
   Example read(std::int64_t document) const;
   const DocumentCounts& counts() const;

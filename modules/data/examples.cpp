@@ -372,6 +372,51 @@ Preference ExampleMaker::make_preference(std::string_view record) const {
   return both;
 }
 
+LabelledText ExampleMaker::make_labelled(std::string_view record, std::int64_t longest) const {
+  const Json json = parsed(record);
+  for (const char* const name : {"text", "label"}) {
+    if (!json.contains(name)) {
+      fail_input({.wrong = fmt::format("'{}' is missing", name),
+                  .expected = "'text' and 'label'",
+                  .advice = "only train.objective=classification reads labels"});
+    }
+  }
+  LabelledText out;
+  const Json& label = json["label"];
+  if (label.is_number_integer()) {
+    out.label = json_text(label);
+  } else {
+    out.label = text_member(json, "label");
+  }
+  constexpr std::size_t longest_label = 200;
+  if (out.label.empty() || out.label.size() > longest_label) {
+    fail_input({.wrong = "'label' has the wrong size",
+                .expected = fmt::format("1 to {} bytes", longest_label),
+                .got = fmt::format("{}", out.label.size())});
+  }
+  const std::string& text = text_member(json, "text");
+  if (text.empty()) {
+    fail_input({.wrong = "'text' is empty"});
+  }
+  const TextEncoder& texts = state_->texts;
+  if (texts.special() == SpecialText::refuse) {
+    if (const auto id = texts.special_in(text)) {
+      fail_input(
+          {.wrong = fmt::format("the text contains the special token '{}'",
+                                shown(texts.tokenizer().tokenizer->token(*id).value_or(""), 40)),
+           .advice = "remove it, or set data.special_tokens"});
+    }
+  }
+  tokenize::Encoding encoded = texts.tokenizer().tokenizer->encode_with_offsets(
+      text, {.parse_special = texts.special() == SpecialText::read});
+  out.whole = std::ssize(encoded.ids);
+  shorten(encoded, longest);
+  out.example.ids = std::move(encoded.ids);
+  out.example.trained.assign(out.example.ids.size(), 0);
+  out.example.unread = others(json, {"text", "label"});
+  return out;
+}
+
 void ExampleMaker::State::check_plain(const Conversation& conversation) const {
   const auto check = [&](const Json& value, const std::string& what) {
     for_each_text(value, [&](const std::string& text) {

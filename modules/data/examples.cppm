@@ -51,6 +51,13 @@ struct Preference {
   Example rejected;
 };
 
+/// A text with the name of its class.
+struct LabelledText {
+  Example example;         // no token is trained
+  std::string label;       // a whole number as its digits
+  std::int64_t whole = 0;  // tokens, before it was cut
+};
+
 /// Makes documents of the records of JSONL files. Constant, and several threads may use one.
 class ExampleMaker {
  public:
@@ -77,6 +84,12 @@ class ExampleMaker {
   /// the record is of another kind; both answers are the same; the conversations have no common
   /// beginning, or go on with something else than an answer.
   Preference make_preference(std::string_view record) const;
+
+  /// A text as the tokenizer encodes it, with what it adds, cut to `longest` tokens, and its label.
+  /// Errors (input), without a place: the record has no `text` or no `label`, or one of another
+  /// type; the text is empty; a label of more than 200 bytes; special tokens where these are
+  /// refused.
+  LabelledText make_labelled(std::string_view record, std::int64_t longest) const;
 
   /// The text of a record of kind text. Error (input): it is empty, or not of that kind.
   static std::string text_of(std::string_view record);

@@ -93,4 +93,30 @@ void PreferenceRows::read(std::int64_t row, std::span<std::int64_t> inputs,
   documents_.read(2 * row + 1, inputs.subspan(length), targets.subspan(length));
 }
 
+LabelledRows::LabelledRows(std::shared_ptr<const Documents> documents, std::int64_t begin,
+                           std::int64_t end, std::int64_t padding,
+                           std::vector<std::int64_t> classes)
+    : documents_(std::move(documents)),
+      begin_(begin),
+      end_(end),
+      padding_(padding),
+      classes_(std::move(classes)) {}
+
+std::int64_t LabelledRows::rows() const { return end_ - begin_; }
+std::int64_t LabelledRows::trained(std::int64_t /*row*/) const { return 1; }
+std::int64_t LabelledRows::used(std::int64_t row) const { return documents_->tokens(begin_ + row); }
+std::string LabelledRows::where(std::int64_t row) const { return documents_->where(begin_ + row); }
+
+void LabelledRows::read(std::int64_t row, std::span<std::int64_t> inputs,
+                        std::span<std::int64_t> targets) const {
+  std::ranges::fill(inputs, padding_);
+  std::ranges::fill(targets, ignored_target);
+  const std::int64_t label = classes_[static_cast<std::size_t>(documents_->label(begin_ + row))];
+  const Example example = documents_->read(begin_ + row);
+  for (std::size_t i = 0; i < example.ids.size(); ++i) {
+    inputs[i] = example.ids[i];
+    targets[i] = label;
+  }
+}
+
 }  // namespace tessera::data

@@ -103,4 +103,27 @@ class PreferenceRows final : public RowSource {
   std::int64_t length_;
 };
 
+/// A labelled document in each row, with padding behind it: documents [begin, end). Its tokens all
+/// have its class as their target, and padding has none.
+class LabelledRows final : public RowSource {
+ public:
+  /// `classes`: the number of the class that each of the documents' labels is.
+  LabelledRows(std::shared_ptr<const Documents> documents, std::int64_t begin, std::int64_t end,
+               std::int64_t padding, std::vector<std::int64_t> classes);
+  std::int64_t rows() const override;
+  /// 1: a row has one label.
+  std::int64_t trained(std::int64_t row) const override;
+  std::int64_t used(std::int64_t row) const override;
+  std::string where(std::int64_t row) const override;
+  void read(std::int64_t row, std::span<std::int64_t> inputs,
+            std::span<std::int64_t> targets) const override;
+
+ private:
+  std::shared_ptr<const Documents> documents_;
+  std::int64_t begin_;
+  std::int64_t end_;
+  std::int64_t padding_;
+  std::vector<std::int64_t> classes_;
+};
+
 }  // namespace tessera::data

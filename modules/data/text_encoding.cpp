@@ -123,4 +123,24 @@ std::size_t TextEncoder::cut_before_special(std::string_view text, std::size_t a
   return at;
 }
 
+bool shorten(tokenize::Encoding& text, std::int64_t longest) {
+  if (std::ssize(text.ids) <= longest) {
+    return false;
+  }
+  // Tokens that were added stand for no bytes.
+  const auto is_added = [](const tokenize::ByteRange& range) { return range.begin == range.end; };
+  std::int64_t last = 0;
+  while (last < std::ssize(text.offsets) && is_added(*(text.offsets.rbegin() + last))) {
+    ++last;
+  }
+  if (last >= longest) {
+    fail_input({.wrong = "rows are too short for the tokens that the tokenizer adds",
+                .expected = fmt::format("more than {}", last),
+                .got = fmt::format("{}", longest)});
+  }
+  text.ids.erase(text.ids.begin() + (longest - last), text.ids.end() - last);
+  text.offsets.erase(text.offsets.begin() + (longest - last), text.offsets.end() - last);
+  return true;
+}
+
 }  // namespace tessera::data

@@ -55,4 +55,8 @@ class TextEncoder {
   std::string special_beginnings_;  // the first bytes of special tokens
 };
 
+/// Removes tokens before those that the tokenizer has added at the text's end, so that `longest`
+/// are left. Returns whether there were more. Error (input): more than `longest` are added.
+bool shorten(tokenize::Encoding& text, std::int64_t longest);
+
 }  // namespace tessera::data

@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -112,6 +113,20 @@ EncoderConfig parse_encoder_config(std::string_view text, const std::string& nam
   in.finish();
   config.others = passed_on(in, family, config.shape);
   return config;
+}
+
+std::optional<EncoderConfig> stored_encoder(std::string_view meta, const std::string& checkpoint) {
+  const ParsedJson parsed = parse_json_object(meta, limits);
+  const auto model = parsed.value.find("model");
+  if (!parsed.problem.empty() || model == parsed.value.end() || !model->is_object()) {
+    return std::nullopt;
+  }
+  const auto type = model->find("model_type");
+  const std::string name =
+      type != model->end() && type->is_string() ? type->get<std::string>() : "";
+  return find_encoder_family(name) == nullptr
+             ? std::nullopt
+             : std::optional(parse_encoder_config(json_text(*model), checkpoint));
 }
 
 std::string encoder_config_text(const EncoderConfig& config) {

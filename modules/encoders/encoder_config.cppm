@@ -23,6 +23,10 @@ std::vector<std::string> encoder_families();
 /// does not compute is refused by name, and so are keys that nobody understands.
 EncoderConfig parse_encoder_config(std::string_view text, const std::string& name);
 
+/// The encoder of a checkpoint, by its meta data; nothing: its model is another one. Errors
+/// (input): as above.
+std::optional<EncoderConfig> stored_encoder(std::string_view meta, const std::string& checkpoint);
+
 /// config.json in Hugging Face's words: parse_encoder_config's inverse.
 std::string encoder_config_text(const EncoderConfig& config);
 

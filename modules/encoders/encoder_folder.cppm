@@ -25,6 +25,8 @@ class EncoderFolder {
   /// The model on the meta device. Error (input) that names all tensors that are missing, or too
   /// many, or have another shape than config.json says.
   std::shared_ptr<EncoderModel> build() const;
+  /// Whether the head is not the folder's.
+  bool has_new_head() const { return new_head_; }
   /// Gives the parameters, which have memory and any layout, the folder's values; each rank reads
   /// its own parts. A head that is not the folder's keeps the values that it has: initialise it
   /// first. Error (input): as above; a value is NaN or infinite.

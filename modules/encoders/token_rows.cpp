@@ -12,44 +12,12 @@ module;
 module tessera.encoders;
 
 import tessera.base;
+import tessera.data;
 import tessera.tensor;
 import tessera.tokenize;
 import :token_rows;
 
 namespace tessera::encoders {
-namespace {
-
-/// How many tokens at the end the tokenizer has added, which stand for no bytes.
-std::size_t added_last(const tokenize::Encoding& text) {
-  std::size_t count = 0;
-  while (count < text.offsets.size()) {
-    const tokenize::ByteRange& range = text.offsets[text.offsets.size() - 1 - count];
-    if (range.begin != range.end) {
-      break;
-    }
-    ++count;
-  }
-  return count;
-}
-
-/// Whether tokens were removed.
-bool shorten(tokenize::Encoding& text, std::size_t longest) {
-  if (text.ids.size() <= longest) {
-    return false;
-  }
-  const std::size_t last = added_last(text);
-  if (last >= longest) {
-    fail_input({.thing = "token_rows",
-                .wrong = "rows are too short for the tokens that the tokenizer adds",
-                .expected = fmt::format("more than {}", last),
-                .got = fmt::format("{}", longest)});
-  }
-  const auto end = text.ids.end() - static_cast<std::ptrdiff_t>(last);
-  text.ids.erase(text.ids.begin() + static_cast<std::ptrdiff_t>(longest - last), end);
-  return true;
-}
-
-}  // namespace
 
 TokenRows token_rows(const tokenize::Tokenizer& tokenizer, std::span<const std::string> texts,
                      std::int64_t longest, std::int64_t vocab, std::int64_t padding) {
@@ -63,7 +31,7 @@ TokenRows token_rows(const tokenize::Tokenizer& tokenizer, std::span<const std::
   std::size_t length = 1;
   for (const std::string& text : texts) {
     tokenize::Encoding one = tokenizer.encode_with_offsets(text, {.parse_special = false});
-    rows.cut += shorten(one, static_cast<std::size_t>(longest)) ? 1 : 0;
+    rows.cut += data::shorten(one, longest) ? 1 : 0;
     for (const tokenize::TokenId id : one.ids) {
       if (id >= vocab) {
         fail_input({.thing = "token_rows",

@@ -19,6 +19,7 @@ import tessera.checkpoint;
 import tessera.dtensor;
 import tessera.nn;
 import tessera.ops;
+import tessera.placement;
 import tessera.tensor;
 import :graph;
 import :language;
@@ -33,8 +34,9 @@ const GraphValue& value_of(const ExportedGraph& graph, int value) {
   return graph.values[static_cast<std::size_t>(value)];
 }
 
-bool same_dims(const GraphValue& a, const GraphValue& b) {
-  for (std::size_t d = 0; d < 2; ++d) {
+/// Whether the first dims are equal.
+bool same_dims(const GraphValue& a, const GraphValue& b, std::size_t dims) {
+  for (std::size_t d = 0; d < dims; ++d) {
     if (a.shape[d] != b.shape[d] || a.symbols[d] != b.symbols[d]) {
       return false;
     }
@@ -43,29 +45,47 @@ bool same_dims(const GraphValue& a, const GraphValue& b) {
 }
 
 /// Finds the places, and notes what does not fit.
-class TokenProgramReader {
+class TextProgramReader {
  public:
-  explicit TokenProgramReader(const ExportedGraph& graph) : graph_(graph) {}
+  explicit TextProgramReader(const ExportedGraph& graph) : graph_(graph) {}
 
-  TokenProgram read() {
-    read_inputs();
+  TokenProgram next_token() {
+    read_inputs(true);
     if (problems_.empty()) {
-      read_outputs();
+      read_outputs(3);
     }
-    if (!problems_.empty()) {
-      fail_input({.thing = graph_.path,
-                  .wrong = fmt::format("the program is not a model of the next token: {}",
-                                       fmt::join(problems_, "; ")),
-                  .expected = "tokens [batch, length] as 'input_ids', and logits [batch, length, "
-                              "vocabulary]",
-                  .advice = "export one that is (docs/exported-programs.md), or train it in a "
-                            "program of your own"});
-    }
+    refuse_problems("a model of the next token", "logits [batch, length, vocabulary]");
     return found_;
   }
 
+  ClassProgram classes() {
+    read_inputs(false);
+    if (problems_.empty()) {
+      read_outputs(2);
+    }
+    refuse_problems("a model that tells classes of texts",
+                    "logits [batch, classes] of at least 2 classes");
+    return {.tokens = found_.tokens,
+            .mask = found_.mask,
+            .logits = found_.logits,
+            .classes = found_.vocab,
+            .rows = found_.rows,
+            .length = found_.length};
+  }
+
  private:
-  void read_inputs() {
+  void refuse_problems(const char* what, const char* logits) const {
+    if (!problems_.empty()) {
+      fail_input(
+          {.thing = graph_.path,
+           .wrong = fmt::format("the program is not {}: {}", what, fmt::join(problems_, "; ")),
+           .expected = fmt::format("tokens [batch, length] as 'input_ids', and {}", logits),
+           .advice = "export one that is (docs/exported-programs.md), or train it in a "
+                     "program of your own"});
+    }
+  }
+
+  void read_inputs(bool takes_targets) {
     std::vector<const GraphValue*> inputs;
     for (const GraphInput& input : graph_.inputs) {
       if (input.role == InputRole::user) {
@@ -77,7 +97,7 @@ class TokenProgramReader {
       const std::string& name = inputs[i]->name;
       int* const place = name == "input_ids" || inputs.size() == 1 ? &found_.tokens
                          : name == "attention_mask"                ? &found_.mask
-                         : name == "targets"                       ? &found_.targets
+                         : name == "targets" && takes_targets      ? &found_.targets
                                                                    : nullptr;
       if (place == nullptr) {
         problems_.push_back(fmt::format("it has an input '{}'", shown(name, 80)));
@@ -92,7 +112,7 @@ class TokenProgramReader {
     tokens_ = inputs[static_cast<std::size_t>(found_.tokens)];
     for (const GraphValue* const input : inputs) {
       const bool integers = input->dtype == DType::i64;
-      if (input->shape.size() != 2 || !same_dims(*input, *tokens_) ||
+      if (input->shape.size() != 2 || !same_dims(*input, *tokens_, 2) ||
           !(integers ||
             (found_.mask >= 0 && input == inputs[static_cast<std::size_t>(found_.mask)]))) {
         problems_.push_back(
@@ -108,13 +128,14 @@ class TokenProgramReader {
     found_.length = range(1);
   }
 
-  void read_outputs() {
+  /// Logits of so many dims: of each token, or of each row.
+  void read_outputs(std::size_t dims) {
     found_.logits = -1;
     std::vector<std::string> others;
     for (std::size_t i = 0; i < graph_.outputs.size(); ++i) {
       const GraphValue& output = value_of(graph_, graph_.outputs[i]);
-      const bool logits = is_floating(output.dtype) && output.shape.size() == 3 &&
-                          same_dims(output, *tokens_) && output.shape[2] > 0;
+      const bool logits = is_floating(output.dtype) && output.shape.size() == dims &&
+                          same_dims(output, *tokens_, dims - 1) && output.shape[dims - 1] > 1;
       others.push_back(type_text(graph_, output));
       if (logits && found_.logits >= 0) {
         problems_.push_back(
@@ -123,7 +144,7 @@ class TokenProgramReader {
       }
       if (logits) {
         found_.logits = static_cast<int>(i);
-        found_.vocab = output.shape[2];
+        found_.vocab = output.shape[dims - 1];
       } else if (found_.targets >= 0 && is_floating(output.dtype) && output.shape.empty()) {
         found_.loss = static_cast<int>(i);
       }
@@ -145,7 +166,13 @@ class TokenProgramReader {
 
 }  // namespace
 
-TokenProgram token_program(const ExportedGraph& graph) { return TokenProgramReader(graph).read(); }
+TokenProgram token_program(const ExportedGraph& graph) {
+  return TextProgramReader(graph).next_token();
+}
+
+ClassProgram class_program(const ExportedGraph& graph) {
+  return TextProgramReader(graph).classes();
+}
 
 ExportedLanguageModel::ExportedLanguageModel(ExportedGraph graph, const TensorSource& file)
     : LanguageModel(0), places_(token_program(graph)) {
@@ -193,8 +220,9 @@ Tensors ExportedLanguageModel::run(const Tensor& tokens, const Tensor& targets) 
 Tensors ExportedLanguageModel::forward(const Tensors& inputs) {
   const Tensor& tokens = input(inputs, 0);
   const std::int64_t rows = tokens.size(0);
-  const bool fill =
-      !is_training() && !tokens.is_distributed() && rows > 0 && rows < places_.rows.low;
+  constexpr std::int64_t most_rows = 64;
+  const bool fill = !is_training() && !tokens.is_distributed() && rows > 0 &&
+                    rows < places_.rows.low && places_.rows.low <= most_rows;
   if (!fill) {
     return {run(tokens, {})[static_cast<std::size_t>(places_.logits)]};
   }
@@ -224,7 +252,7 @@ Tensor ExportedLanguageModel::loss_sum(const Tensor& tokens, const Tensor& targe
       const auto ignored = static_cast<double>(loss().ignore_index());
       trained = ops::sum(ops::cast(ops::ne(in[1], ignored), mean.dtype()));
       if (mean.is_distributed() && trained.is_distributed()) {
-        trained = redistribute(trained, mean.layout());
+        trained = redistribute(trained, Layout::replicated(mean.layout().mesh()));
       }
     }
     return Tensors{ops::mul(mean, trained)};

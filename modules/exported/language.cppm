@@ -26,6 +26,19 @@ struct TokenProgram {
 /// names everything which is otherwise.
 TokenProgram token_program(const ExportedGraph& graph);
 
+/// What a program that tells classes of texts takes and returns.
+struct ClassProgram {
+  int tokens = 0;            // as of a TokenProgram
+  int mask = -1;             // an input of the same dims: 1 of a text's tokens, 0 after its end
+  int logits = 0;            // the output [B, classes]
+  std::int64_t classes = 0;  // at least 2
+  DimRange rows = {};
+  DimRange length = {};
+};
+/// Inputs: "input_ids" (or the only one) and where there is one "attention_mask". Outputs: one of
+/// logits, and what is not used. Error (input) that names everything which is otherwise.
+ClassProgram class_program(const ExportedGraph& graph);
+
 /// A program as a model of the next token. Its parameters have their names in the program.
 class ExportedLanguageModel final : public nn::LanguageModel {
  public:
@@ -56,11 +69,16 @@ class ExportedLanguageModel final : public nn::LanguageModel {
 
 /// The family of all programs of the next token: model_type in the config.json of a checkpoint.
 constexpr std::string_view program_family_name = "exported_program";
+/// The size that is where the file is, an absolute path; the others say which program it is.
+constexpr std::string_view program_file_size = "program_file";
 /// The family. A model's sizes are its file, what identifies the program in it, and counts.
 const models::ModelFamily& program_family();
 /// What a config.json would say of the program in a file, as JSON. Errors (input): see
 /// read_exported_graph and token_program.
 std::string program_config(const std::string& path);
+/// The same of a program that tells classes, of whose logits vocab_size is the number. Errors
+/// (input): see class_program.
+std::string class_program_config(const std::string& path);
 /// Whether it is a file of torch.export, by its name.
 bool is_program(const std::string& path);
 /// Of a program's file what a model's weights are: parameters, and buffers that are saved.

@@ -12,6 +12,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tessera/content_hash.hpp>
 #include <tessera/json.hpp>
 #include <utility>
@@ -40,7 +41,7 @@ constexpr std::int64_t most = std::int64_t{1} << 50;
 constexpr std::int64_t usual_positions = 2048;  // of a program of any length
 
 // Keys of config.json; those of the sizes have the same names.
-constexpr const char* file_key = "program_file";
+const std::string file_key(program_file_size);
 constexpr const char* hash_key = "program_hash";
 constexpr const char* blocks_key = "program_blocks";
 constexpr const char* layers_key = "program_layers";
@@ -128,6 +129,18 @@ void check_hash(const std::string& path, const std::string& hash, const std::str
   }
 }
 
+/// Error (input): the file is where it was no more.
+void check_is_there(const std::string& path, const std::string& hash) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    fail_input({.thing = path,
+                .wrong = "the program that the model was trained with is not there any more",
+                .expected = "the program with the hash " + hash,
+                .advice = "put it back, or a link to it; a run that continues finds it where "
+                          "model.from says"});
+  }
+}
+
 class ProgramFamily final : public models::ModelFamily {
  public:
   std::vector<models::ModelKey> keys() const override { return {}; }
@@ -156,6 +169,7 @@ class ProgramFamily final : public models::ModelFamily {
                   .got = fmt::format("{}", dropout),
                   .advice = "set model.dropout to 0, or export the model in train() with dropout"});
     }
+    check_is_there(path, sizes.values.text(hash_key));
     const std::unique_ptr<TensorSource> file = checkpoint_format("pt2").open(path);
     ExportedGraph graph = read_exported_graph(*file);
     check_hash(path, program_hash(*file, graph), sizes.values.text(hash_key));
@@ -168,7 +182,7 @@ class ProgramFamily final : public models::ModelFamily {
     ModelSizes sizes;
     sizes.vocab = config.size("vocab_size", most);
     sizes.max_positions = config.size("max_position_embeddings", most, usual_positions);
-    for (const char* key : {file_key, hash_key}) {
+    for (const std::string& key : {file_key, std::string(hash_key)}) {
       sizes.values.set(key, config.text(key, ""));
       if (config.text(key, "").empty()) {
         config.problem(fmt::format("{} is missing", key));
@@ -184,7 +198,7 @@ class ProgramFamily final : public models::ModelFamily {
   std::vector<HubKey> write(const ModelSizes& sizes) const override {
     std::vector<HubKey> keys = {{"vocab_size", sizes.vocab},
                                 {"max_position_embeddings", sizes.max_positions}};
-    for (const char* key : {file_key, hash_key, blocks_key}) {
+    for (const std::string& key : {file_key, std::string(hash_key), std::string(blocks_key)}) {
       keys.emplace_back(key, sizes.values.text(key).c_str());
     }
     for (const char* key : {layers_key, parameters_key, longest_key, shortest_key}) {
@@ -239,21 +253,21 @@ std::unique_ptr<TensorSource> program_weights(std::unique_ptr<TensorSource> file
   return std::make_unique<ProgramWeights>(std::move(file));
 }
 
-std::string program_config(const std::string& path) {
-  const std::unique_ptr<TensorSource> file = checkpoint_format("pt2").open(path);
-  const ExportedGraph graph = read_exported_graph(*file);
-  const TokenProgram program = token_program(graph);
-  const bool bounded = program.length.high < DimRange::unbounded;
-  ModelSizes sizes{.vocab = program.vocab,
-                   .max_positions = bounded ? program.length.high : usual_positions};
+namespace {
+
+/// `vocab`: of the logits. `length`: of sequences.
+std::string config_of(const std::string& path, const TensorSource& file, const ExportedGraph& graph,
+                      std::int64_t vocab, const DimRange& length) {
+  const bool bounded = length.high < DimRange::unbounded;
+  ModelSizes sizes{.vocab = vocab, .max_positions = bounded ? length.high : usual_positions};
   models::ModelValues& values = sizes.values;
   values.set(file_key, std::filesystem::absolute(path).lexically_normal().string());
-  values.set(hash_key, program_hash(*file, graph));
+  values.set(hash_key, program_hash(file, graph));
   values.set(blocks_key, longest_list(graph));
   values.set(layers_key, count_layers(graph, values.text(blocks_key)));
   values.set(parameters_key, count_parameters(graph));
-  values.set(longest_key, bounded ? program.length.high : 0);
-  values.set(shortest_key, program.length.low);
+  values.set(longest_key, bounded ? length.high : 0);
+  values.set(shortest_key, length.low);
   nlohmann::json json = {{"architectures", {architecture_name}},
                          {"model_type", std::string(program_family_name)},
                          {"dtype", weight_type(graph)}};
@@ -261,6 +275,22 @@ std::string program_config(const std::string& path) {
     json[key.key] = parse_json(key.json);
   }
   return json_text(json);
+}
+
+}  // namespace
+
+std::string program_config(const std::string& path) {
+  const std::unique_ptr<TensorSource> file = checkpoint_format("pt2").open(path);
+  const ExportedGraph graph = read_exported_graph(*file);
+  const TokenProgram program = token_program(graph);
+  return config_of(path, *file, graph, program.vocab, program.length);
+}
+
+std::string class_program_config(const std::string& path) {
+  const std::unique_ptr<TensorSource> file = checkpoint_format("pt2").open(path);
+  const ExportedGraph graph = read_exported_graph(*file);
+  const ClassProgram program = class_program(graph);
+  return config_of(path, *file, graph, program.classes, program.length);
 }
 
 }  // namespace tessera::exported

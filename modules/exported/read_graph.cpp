@@ -89,6 +89,10 @@ std::map<std::string, DimRange> ranges_of(const json& program) {
     }
     set("min_val", range.low);
     set("max_val", range.high);
+    if (range.low > range.high) {
+      throw JsonProblem(fmt::format("the range of '{}' is empty ({} to {})", shown(symbol, 40),
+                                    range.low, range.high));
+    }
     ranges.emplace(symbol, range);
   }
   return ranges;
@@ -208,6 +212,7 @@ class GraphReader {
     }
     read_outputs();
     finish_modules();
+    check_updates();
     check_uses();
   }
 
@@ -248,6 +253,9 @@ class GraphReader {
       const Choice size = choice_of(extent);
       const bool is_number = size.name == "as_int";
       value.shape.push_back(is_number ? json_value<std::int64_t>(size.value, "as_int") : -1);
+      if (is_number && value.shape.back() < 0) {
+        throw JsonProblem(fmt::format("a size of '{}' is negative", shown(value.name, 80)));
+      }
       value.symbols.push_back(is_number ? std::string() : symbol_of(size.value));
     }
     if (value.shape.size() > static_cast<std::size_t>(max_dims)) {
@@ -612,6 +620,27 @@ class GraphReader {
     }
     if (graph_.outputs.empty()) {
       problems_.add("no output that is a tensor");
+    }
+  }
+
+  /// Buffers that are changed exist, and stay what they are.
+  void check_updates() const {
+    std::map<std::string, const GraphValue*> buffers;
+    for (const GraphInput& input : graph_.inputs) {
+      if (input.role == InputRole::buffer) {
+        buffers.emplace(input.target, &graph_.values[static_cast<std::size_t>(input.value)]);
+      }
+    }
+    for (const BufferUpdate& update : graph_.updates) {
+      const auto found = buffers.find(update.buffer);
+      const GraphValue& value = graph_.values[static_cast<std::size_t>(update.value)];
+      if (found == buffers.end() || found->second->dtype != value.dtype ||
+          found->second->shape != value.shape) {
+        throw JsonProblem(
+            fmt::format("'{}', which the program changes, is not a buffer of this "
+                        "type and shape",
+                        shown(update.buffer, 80)));
+      }
     }
   }
 

@@ -94,9 +94,6 @@ class AttentionLayer : public Module {
   /// not called: the cache computes what it would. Errors of forward then: a mask, documents,
   /// dropout.
   void set_cache(AttentionCache* cache) { cache_ = cache; }
-  /// Whether the keys of a row change when it becomes long (WavelengthFactors): then a cache has
-  /// one text at a time.
-  bool changes_keys() const { return !buffers().empty(); }
 
  protected:
   /// Heads are as `options` describes them.

@@ -37,12 +37,15 @@ export import :fingerprint;   // values that determine a loss curve
 export import :training_run;  // the run, where it begins, how its steps are taken
 
 // What it trains.
-export import :task;         // a model, its rows and its losses
-export import :language;     // a language model on texts
-export import :own_task;     // a program's own model, as functions
-export import :objective;    // what is minimised over texts, and what is measured besides
-export import :frozen_copy;  // the frozen copy that preferences are compared with
-export import :loss;         // the losses of a batch of texts
+export import :task;            // a model, its rows and its losses
+export import :data_task;       // that of a config: a model, and the rows of files
+export import :language;        // a language model on texts
+export import :class_model;     // a model that tells the classes of texts
+export import :classification;  // the classes of texts
+export import :own_task;        // a program's own model, as functions
+export import :objective;       // what is minimised over texts, and what is measured besides
+export import :frozen_copy;     // the frozen copy that preferences are compared with
+export import :loss;            // the losses of a batch of texts
 
 // Steps.
 export import :trainer;     // one rank's part of a run

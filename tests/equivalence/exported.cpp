@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "catch.hpp"
+#include "sealed_zip.hpp"
 #include "support.hpp"
 #include "texts.hpp"
 
@@ -81,19 +83,18 @@ TEST_CASE("a program of torch.export trains by model.from as PyTorch trains it",
   CHECK(again < 2e-5);
 }
 
-TEST_CASE("a program with a loss of its own is trained by that loss on one rank", "[exported]") {
+TEST_CASE("a program with a loss of its own is trained by that loss, over ranks too",
+          "[exported]") {
   const Folder folder;
-  const double found =
-      difference(trained(folder, "run", "own_loss", one_rank, "train.micro_batch=3"), "own_loss");
-  CAPTURE(found);
-  CHECK(found < 2e-5);
-  // Over ranks, its gradients meet in two layouts: an error before the ranks start.
-  Layout shards = sharded;
+  Layout shards = sharded;  // the program has no blocks
   shards.config.replace(shards.config.find("\"model.transformer.h.*\", "), 25, "");
-  const std::string file = folder.write("shards.toml", config(folder, "own_loss") + shards.config);
-  const auto result = equivalence::run("train " + file + " --dry-run");
-  CHECK(result.code == 2);
-  has(result.error, "must be redistributed");
+  for (const Layout& where : {one_rank, shards, placed}) {
+    INFO(where.name);
+    const double found =
+        difference(trained(folder, "run", "own_loss", where, "train.micro_batch=3"), "own_loss");
+    CAPTURE(found);
+    CHECK(found < 2e-5);
+  }
 }
 
 TEST_CASE("a run of a program continues exactly, and its export has PyTorch's names",
@@ -110,6 +111,45 @@ TEST_CASE("a run of a program continues exactly, and its export has PyTorch's na
   const std::string header = read_file(out + "/model.safetensors").substr(8, 20000);
   has(header, "\"model.transformer.h.1.attn.c_attn.weight\"");
   has(header, "\"model.transformer.wte.weight\"");  // the first name of a tied parameter
+}
+
+TEST_CASE("a run of a program finds the file where it is now, and refuses another one",
+          "[exported]") {
+  const Folder folder;
+  const std::string stored = read_file(reference("exported/gpt2.pt2"));
+  const std::string first = folder.write("first.pt2", stored);
+  const std::string text = config(folder, "gpt2");
+  const auto resumed = [&](const std::string& from) {
+    return equivalence::run(
+        "train " + folder.write("run.toml", text) + " train.steps=4 model.from=" + from +
+        " train.threads=1 log.metrics= checkpoint.folder=" + (folder / "elsewhere") +
+        " checkpoint.resume=" + checkpoint(folder, "run", 2));
+  };
+  trained(folder, "run", "gpt2", one_rank, "train.steps=2 checkpoint.every=2 model.from=" + first);
+  const std::string moved = folder / "moved.pt2";
+  std::filesystem::rename(first, moved);
+  const auto found = resumed(moved);
+  INFO(found.error);
+  CHECK(found.code == 0);
+  has(equivalence::succeed("checkpoint export " + checkpoint(folder, "run", 2) +
+                           " --no-tokenizer --to " + (folder / "out")),
+      "tensors");
+  // Another file under its name: other weights, and another graph.
+  has(resumed(reference("exported/own_loss.pt2")).error, "it is a checkpoint of another run");
+  std::string changed = stored;
+  const std::size_t weight = changed.rfind("data/weights/weight_", changed.find("PK\x01\x02"));
+  REQUIRE(weight != std::string::npos);
+  changed[weight + 200] ^= 1;
+  tessera::testing::seal_zip(changed);
+  const auto other = resumed(folder.write("moved.pt2", changed));
+  CHECK(other.code == 2);
+  has(other.error, "it is a checkpoint of another run");
+  has(other.error, "model.from: ");
+  // A run that begins from the checkpoint builds the program, which is not where it was.
+  const auto lost = equivalence::run("train " + folder.write("run.toml", text) +
+                                     " --dry-run model.from=" + checkpoint(folder, "run", 2));
+  CHECK(lost.code == 2);
+  has(lost.error, "is not there any more");
 }
 
 TEST_CASE("what a program cannot do is refused before ranks start", "[exported]") {
@@ -141,4 +181,6 @@ TEST_CASE("what is in a program is described", "[exported]") {
   const auto other = equivalence::run("model describe " + reference("exported/convolutions.pt2"));
   CHECK(other.code == 2);
   has(other.out, "model.from does not take it");
+  has(equivalence::succeed("model describe " + reference("classification/bert.pt2")),
+      "model.from takes it with train.objective=classification: 3 classes of texts");
 }

@@ -124,49 +124,30 @@ class Descent {
 };
 
 /// Relative to the largest gradient of all: those of a key's bias are 0 but for rounding.
-double gradient_difference(nn::Module& model, const Expected& expected) {
+void compare_gradients(nn::Module& model, const Expected& expected, Differences& found) {
   double largest = 0;
-  double most = 0;
   for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
     if (const Tensor gradient = expected.find("grad." + p->name)) {
+      const Tensor own = whole(p->value.grad());
       largest = std::max(largest, largest_of(gradient));
-      most = std::max(most, difference(whole(p->value.grad()), gradient));
+      found.gradients = std::max(found.gradients, difference(own, gradient));
+      if (const Tensor exact = expected.find("exact." + p->name)) {
+        found.exact = std::max(found.exact, difference(own, exact));
+        found.exact_expected = std::max(found.exact_expected, difference(gradient, exact));
+      }
     }
   }
-  return most / largest;
+  found.gradients /= largest;
+  found.exact /= largest;
+  found.exact_expected /= largest;
 }
 
 double step_difference(const Tensor& got, const Tensor& wanted) {
   return difference(whole(got), wanted) / std::max(1.0, largest_of(wanted));
 }
 
-/// Trains a model whose rows are distributed by `rows`, and compares.
-template <class Rows, class Step>
-Differences trained(exported::ExportedModel& model, const Expected& expected, Rows rows,
-                    Step before_step) {
-  const Tensors inputs = rows(expected.list("in."));
-  const Tensors targets = rows(expected.list("target."));
-  const Tensors wanted = expected.list("out.");
-  const Tensor losses = expected.find("losses");
-  Differences found;
-  Descent descent(model, to_doubles(expected.find("rate"))[0]);
-  for (int step = 0; step < steps; ++step) {
-    const Tensors outputs = model(inputs);  // in its only forward: one changes running statistics
-    const Tensor loss = loss_of(outputs, targets);
-    backward(loss);
-    before_step();
-    const double number = whole(loss).item();
-    found.losses = std::max(found.losses,
-                            std::abs(number - to_doubles(losses)[static_cast<std::size_t>(step)]));
-    if (step == 0) {
-      for (std::size_t i = 0; i < wanted.size(); ++i) {
-        found.outputs = std::max(found.outputs, difference(whole(outputs[i]), wanted[i]) /
-                                                    std::max(1.0, largest_of(wanted[i])));
-      }
-      found.gradients = gradient_difference(model, expected);
-    }
-    descent.step();
-  }
+/// Parameters and buffers after the steps.
+void compare_state(nn::Module& model, const Expected& expected, Differences& found) {
   for (const nn::ParameterPointer& p : nn::all_parameters(model)) {
     found.steps =
         std::max(found.steps, step_difference(p->value, expected.find("after." + p->name)));
@@ -176,6 +157,40 @@ Differences trained(exported::ExportedModel& model, const Expected& expected, Ro
       found.steps = std::max(found.steps, step_difference(buffer->value, after));
     }
   }
+}
+
+void note_loss(double loss, const Expected& expected, int step, Differences& found) {
+  const double wanted = to_doubles(expected.find("losses"))[static_cast<std::size_t>(step)];
+  const double difference = std::abs(loss - wanted);
+  found.losses = std::max(
+      found.losses, std::isfinite(loss) ? difference : std::numeric_limits<double>::infinity());
+}
+
+/// Trains a model whose rows are distributed by `rows`, and compares.
+template <class Rows, class Step>
+Differences trained(exported::ExportedModel& model, const Expected& expected, Rows rows,
+                    Step before_step) {
+  const Tensors inputs = rows(expected.list("in."));
+  const Tensors targets = rows(expected.list("target."));
+  const Tensors wanted = expected.list("out.");
+  Differences found;
+  Descent descent(model, to_doubles(expected.find("rate"))[0]);
+  for (int step = 0; step < steps; ++step) {
+    const Tensors outputs = model(inputs);  // in its only forward: one changes running statistics
+    const Tensor loss = loss_of(outputs, targets);
+    backward(loss);
+    before_step();
+    note_loss(whole(loss).item(), expected, step, found);
+    if (step == 0) {
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        found.outputs = std::max(found.outputs, difference(whole(outputs[i]), wanted[i]) /
+                                                    std::max(1.0, largest_of(wanted[i])));
+      }
+      compare_gradients(model, expected, found);
+    }
+    descent.step();
+  }
+  compare_state(model, expected, found);
   return found;
 }
 
@@ -221,7 +236,77 @@ Differences on_two_ranks(const std::string& program, const Expected& expected) {
   return most;
 }
 
+/// A step of one rank, which a mode places over the ranks.
+struct PlacedStep {
+  PlacedStep(const std::string& program, Device device, std::size_t input_count)
+      : inputs(input_count) {
+    const auto file = checkpoint_format("pt2").open(program);
+    model = std::make_shared<exported::ExportedModel>(exported::read_exported_graph(*file), *file);
+    if (!(device == meta)) {
+      nn::materialize(*model, device);
+      model->load(*file);
+    }
+    optimizer = optim::sgd(nn::all_parameters(*model), {.momentum = momentum});
+  }
+  Tensors operator()(StepCall& call) {
+    Tensors rows;
+    Tensors targets;
+    for (std::size_t i = 0; i < call.inputs().size(); ++i) {
+      (i < inputs ? rows : targets).push_back(call.inputs()[i]);
+    }
+    const Tensor loss = loss_of((*model)(rows), targets);
+    backward(loss);
+    call.update(*optimizer, call.number("lr"));
+    return {loss};
+  }
+
+  std::size_t inputs;
+  std::shared_ptr<exported::ExportedModel> model;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
+/// Placed by the mode fully_shard on two ranks.
+Differences placed_on_two_ranks(const std::string& program, const Expected& expected) {
+  Differences most;
+  std::mutex mutex;
+  testing::on_ranks(2, [&](int) {
+    const DeviceMesh mesh = DeviceMesh::make({"shard"}, {2});
+    const Layout batch = Layout::replicated(mesh).with_placement(0, Shard(0));
+    Tensors rows = expected.list("in.");
+    const std::size_t count = rows.size();
+    for (const Tensor& target : expected.list("target.")) {
+      rows.push_back(target);
+    }
+    for (Tensor& x : rows) {
+      x = ops::contiguous(distribute(x, batch).local());
+    }
+    std::shared_ptr<PlacedStep> taken;  // the one that trains, not the one on the meta device
+    CompiledStep step = compile(
+        [&](Device device) -> StepBody {
+          const auto made = std::make_shared<PlacedStep>(program, device, count);
+          taken = device == meta ? taken : made;
+          return [made](StepCall& call) { return (*made)(call); };
+        },
+        {.mode = graph::DataParallelMode::fully_shard, .mesh = mesh});
+    const double rate = to_doubles(expected.find("rate"))[0];
+    Differences found;
+    for (int i = 0; i < steps; ++i) {
+      note_loss(whole(step(rows, {.numbers = {{"lr", rate}}})[0]).item(), expected, i, found);
+    }
+    compare_state(*taken->model, expected, found);
+    const std::lock_guard lock(mutex);
+    most.steps = std::max(most.steps, found.steps);
+    most.losses = std::max(most.losses, found.losses);
+  });
+  return most;
+}
+
 }  // namespace
+
+bool Differences::below(double limit) const {
+  const bool rounding = exact > 0 && exact <= std::max(limit, 2 * exact_expected);
+  return std::max({outputs, steps, losses}) < limit && (gradients < limit || rounding);
+}
 
 double Differences::largest() const { return std::max({outputs, gradients, steps, losses}); }
 
@@ -230,8 +315,16 @@ std::string stored() { return TESSERA_REFERENCE_DATA "/exported"; }
 Differences differences(const std::string& folder, const std::string& name, Way way) {
   const std::string program = folder + "/" + name + ".pt2";
   const Expected expected(folder + "/" + name + ".safetensors");
-  return way == Way::sharded ? on_two_ranks(program, expected)
-                             : on_one_rank(program, expected, way == Way::recompute);
+  switch (way) {
+    case Way::sharded:
+      return on_two_ranks(program, expected);
+    case Way::placed:
+      return placed_on_two_ranks(program, expected);
+    case Way::plain:
+    case Way::recompute:
+      break;
+  }
+  return on_one_rank(program, expected, way == Way::recompute);
 }
 
 }  // namespace exported_test

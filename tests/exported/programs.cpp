@@ -1,16 +1,10 @@
 // Programs of torch.export compute and learn what PyTorch does with them.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "catch.hpp"
 #include "difference.hpp"
-#include "skip.hpp"
 
 import tessera.base;
 import tessera.checkpoint;
@@ -86,48 +80,4 @@ TEST_CASE("a program takes other batches and lengths where it was exported with 
   const auto model = exported::load_exported(stored() + "/gpt2.pt2");
   const Tensors outputs = (*model)(Tensors{full({3, 11}, 5, DType::i64)});
   CHECK(outputs[0].shape() == Dims{3, 11, 64});
-}
-
-TEST_CASE("all programs of a folder against PyTorch", "[.all]") {
-  const char* const folder = std::getenv("TESSERA_EXPORTED_PROGRAMS");
-  if (folder == nullptr) {
-    testing::skip(
-        "TESSERA_EXPORTED_PROGRAMS names no folder of tests/reference/exported_programs.py");
-    return;
-  }
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".pt2") {
-      names.push_back(entry.path().stem().string());
-    }
-  }
-  std::ranges::sort(names);
-  const char* const only = std::getenv("TESSERA_EXPORTED_ONLY");
-  const char* const table = std::getenv("TESSERA_EXPORTED_TABLE");
-  std::ofstream rows(table == nullptr ? "/dev/null" : table, std::ios::app);
-  for (const std::string& name : names) {
-    if (only != nullptr && name != only) {
-      continue;
-    }
-    std::string row = "| `" + name + "` |";
-    for (const Way way : {Way::plain, Way::sharded}) {
-      try {
-        const Differences found = differences(folder, name, way);
-        char text[120];
-        if (way == Way::plain) {
-          std::snprintf(text, sizeof text, " %.1e | %.1e | %.1e |", found.outputs, found.gradients,
-                        std::max(found.steps, found.losses));
-          CHECK(found.largest() < 1e-5);
-        } else {
-          std::snprintf(text, sizeof text, " %.1e |", found.largest());
-          CHECK(found.largest() < 2e-5);
-        }
-        row += text;
-      } catch (const std::exception& error) {
-        row += std::string(" ") + error.what() + " |";
-        FAIL_CHECK(name << ": " << error.what());
-      }
-    }
-    rows << row << std::endl;
-  }
 }

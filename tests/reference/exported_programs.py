@@ -6,7 +6,8 @@
     exported_programs.py --count FOLDER        how often each operator is in the programs of a folder
 
 Needs timm and torchvision besides requirements.txt. NAME.pt2 is the program, NAME.safetensors has in.*, target.*, out.*,
-grad.* (of the first step), after.* (parameters and buffers after the steps) and losses.
+grad.* (of the first step), exact.* (the same gradients computed in float64; not of the stored ones), after.* (parameters and
+buffers after the steps) and losses.
 The loss is the mean over the outputs of mean((out - target)^2)."""
 
 import collections
@@ -83,6 +84,12 @@ def timm_model(name, size=32, **settings):
     return image_model(timm.create_model(name, num_classes=10, **settings), size)
 
 
+def mixer():
+    from timm.models.mlp_mixer import MlpMixer
+
+    return image_model(MlpMixer(img_size=32, patch_size=8, num_blocks=2, embed_dim=32, num_classes=10))
+
+
 def vision_model(name, size=32, **settings):
     import torchvision
 
@@ -142,7 +149,7 @@ PROGRAMS = {
     "mobilenet_v3_small": lambda: vision_model("mobilenet_v3_small", dropout=0.0),
     "swin": lambda: timm_model("swin_tiny_patch4_window7_224", **SWIN),
     "deit": lambda: timm_model("deit_tiny_distilled_patch16_224", **VIT),
-    "mixer": lambda: timm_model("mixer_s16_224", img_size=32, num_blocks=2),
+    "mixer": mixer,
     "regnet_y_400mf": lambda: vision_model("regnet_y_400mf"),
     "densenet121": lambda: vision_model("densenet121"),
     "roberta": lambda: text_model(hf.RobertaForSequenceClassification, hf.RobertaConfig,
@@ -245,7 +252,19 @@ def as_list(out):
     return [out] if isinstance(out, torch.Tensor) else list(out)
 
 
-def write(name, folder):
+def loss_of(outputs, targets):
+    return sum((o - t).square().mean() for o, t in zip(outputs, targets)) / len(outputs)
+
+
+def exact_gradients(model, inputs, targets):
+    """Those of the same numbers in float64."""
+    double = lambda x: x.double() if x.is_floating_point() else x
+    exact = copy.deepcopy(model).double()
+    loss_of(as_list(exact(*map(double, inputs))), [double(t) for t in targets]).backward()
+    return {f"exact.{n}": p.grad for n, p in exact.named_parameters() if p.grad is not None}
+
+
+def write(name, folder, exact=True):
     model, inputs, shapes = make(name)
     program = export(model, inputs, shapes, core=name in CORE)
     torch.export.save(program, folder / f"{name}.pt2")
@@ -254,13 +273,13 @@ def write(name, folder):
     stored |= {f"out.{i}": x.detach() for i, x in enumerate(outputs)}
     targets = [x.detach() + 0.1 * torch.randn(x.shape) for x in outputs]
     stored |= {f"target.{i}": x for i, x in enumerate(targets)}
+    stored |= exact_gradients(model, inputs, targets) if exact else {}
     parameters = {n: p for n, p in model.named_parameters()}
     optimizer = torch.optim.SGD(parameters.values(), lr=RATES.get(name, 0.05), momentum=MOMENTUM)
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        outputs = as_list(model(*inputs))
-        loss = sum((o - t).square().mean() for o, t in zip(outputs, targets)) / len(outputs)
+        loss = loss_of(as_list(model(*inputs)), targets)
         loss.backward()
         if step == 0:
             stored |= {f"grad.{n}": p.grad.clone() for n, p in parameters.items() if p.grad is not None}
@@ -322,7 +341,7 @@ def main(arguments):
         write_next_token(folder)
     for name in STORED if stored else arguments[1:] or PROGRAMS:
         try:
-            write(name, folder)
+            write(name, folder, exact=not stored)
             print(f"{name}: written", flush=True)
         except Exception as error:
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:200]}", flush=True)

@@ -116,6 +116,7 @@ const std::map<std::string, std::pair<Words, Words>>& changes() {
       {"data.train_on", {{"data.train_on=all"}, {"data.train_on"}}},
       {"data.too_long", {{"data.too_long=cut"}, {"data.too_long"}}},
       {"data.packing", {{}, {}}},     // of documents: run_data.cpp
+      {"data.labels", {{}, {}}},      // of labelled texts: equivalence/classification.cpp
       {"train.objective", {{}, {}}},  // of pairs of answers: below
       {"dpo.beta", {{}, {}}},
       {"dpo.label_smoothing", {{}, {}}},

@@ -34,6 +34,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.hub;
+import tessera.encoders;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.runs;
@@ -328,6 +329,37 @@ int run_checkpoint_verify(const std::string& path) {
   return 0;
 }
 
+namespace {
+
+/// An encoder as a folder of transformers.
+void export_encoder(const ExportArguments& arguments, const hub::WholeCheckpoint& whole,
+                    encoders::EncoderConfig config) {
+  const CheckpointReader& reader = whole.reader();
+  if (arguments.adapter || arguments.gguf) {
+    fail_input(
+        {.thing = reader.path(),
+         .wrong = fmt::format("its model is an encoder, {}, which is exported as a folder of "
+                              "transformers only",
+                              config.family),
+         .advice = arguments.adapter ? "leave out --adapter" : "leave out --format"});
+  }
+  if (!arguments.dtype.empty()) {
+    config.dtype = arguments.dtype;
+  }
+  const hub::Updates updates = hub::stored_updates(reader.meta(), reader.path());
+  const hub::MergedWeights merged(whole.tensors(), updates, "model.");
+  std::string with;
+  write_folder(arguments.folder, [&](const fs::path& folder) {
+    encoders::write_encoder_folder(config, merged, folder.string(), "model.");
+    with = arguments.no_tokenizer ? "" : carry_tokenizer(reader, folder);
+  });
+  fmt::print("an encoder ({}) with {} as {}, config.json{} written to {}\n", config.family,
+             count_text(std::ssize(config.labels), "label"),
+             config.dtype.empty() ? "float32" : config.dtype, with, arguments.folder);
+}
+
+}  // namespace
+
 int run_checkpoint_export(const ExportArguments& arguments) {
   const std::string& path = arguments.checkpoint;
   // An adapter has nothing of the base.
@@ -335,6 +367,10 @@ int run_checkpoint_export(const ExportArguments& arguments) {
                                    arguments.adapter ? hub::BaseUse::names : hub::BaseUse::values,
                                    arguments.base);
   const CheckpointReader& reader = whole.reader();
+  if (auto encoder = encoders::stored_encoder(reader.meta(), path)) {
+    export_encoder(arguments, whole, std::move(*encoder));
+    return 0;
+  }
   hub::ModelShape model = hub::stored_model(reader.meta(), path);
   const hub::Updates updates = hub::stored_updates(reader.meta(), path);
   const hub::MergedWeights merged(whole.tensors(), updates, "model.");

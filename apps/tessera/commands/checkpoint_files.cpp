@@ -27,6 +27,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.app.base;
 import tessera.hub;
+import tessera.encoders;
 
 // Content of checkpoints and model folders: shown, compared, and written in other formats.
 namespace tessera::app {
@@ -53,7 +54,10 @@ struct RunStatements {
 RunStatements about(const TensorSource& source) {
   RunStatements result;
   nlohmann::json meta = parse_json(source.meta());
-  if (meta.contains("model")) {
+  if (const auto encoder = encoders::stored_encoder(source.meta(), source.path())) {
+    result.model = fmt::format("{}: an encoder with {}", encoder->family,
+                               count_text(std::ssize(encoder->labels), "label"));
+  } else if (meta.contains("model")) {
     const hub::ModelShape model = hub::stored_model(source.meta(), source.path());
     std::optional<hub::WholeCheckpoint> whole;
     if (source.base()) {

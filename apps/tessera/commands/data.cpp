@@ -28,13 +28,13 @@ namespace {
 /// The data of a run, as it opens them.
 struct OpenedData {
   runs::RunSpec config;
-  std::shared_ptr<const runs::LanguageTask> task;
+  std::shared_ptr<const runs::DataTask> task;
 };
 
 OpenedData opened(const TrainArguments& arguments) {
   OpenedData all;
   all.config = load_run_config(arguments);
-  all.task = runs::open_language_task(all.config);
+  all.task = runs::open_data_task(all.config);
   return all;
 }
 
@@ -67,6 +67,12 @@ std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, 
   const data::Mixture::SourceRow place = data.place_of(step, row);
   const data::RowSource& source = data.training().source(place.source);
   std::vector<ShownToken> tokens;
+  if (!data.labels().empty()) {  // the targets are the row's class
+    for (std::int64_t i = 0; i < source.used(place.row); ++i) {
+      tokens.push_back({batch.inputs[static_cast<std::size_t>(i)], false});
+    }
+    return tokens;
+  }
   for (const data::DocumentPlace& document : source.documents(place.row)) {
     auto at = static_cast<std::size_t>(document.begin);
     const auto end = static_cast<std::size_t>(document.end);
@@ -87,8 +93,15 @@ std::string title_of(const runs::Dataset& data, std::int64_t step, std::int64_t 
   const runs::OpenedSource& source = data.sources()[place.source];
   const std::string where = data.training().source(place.source).where(place.row);
   const std::string from = source.documents ? where : fmt::format("{}, {}", source.key, where);
-  return fmt::format("step {}, row {}: {}: {} tokens, {} trained", step + 1, row, from,
-                     tokens.size(), std::ranges::count_if(tokens, &ShownToken::trained));
+  const std::string what =
+      data.labels().empty()
+          ? fmt::format("{} trained", std::ranges::count_if(tokens, &ShownToken::trained))
+          : fmt::format(
+                "label {}",
+                shown(data.labels()[static_cast<std::size_t>(data.rows(step, row, 1).targets[0])],
+                      60));
+  return fmt::format("step {}, row {}: {}: {} tokens, {}", step + 1, row, from, tokens.size(),
+                     what);
 }
 
 std::string as_text(const runs::Dataset& data, const std::vector<ShownToken>& tokens, bool colour) {

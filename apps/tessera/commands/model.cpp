@@ -100,15 +100,26 @@ int describe_program(const std::string& path) {
     rows.push_back({name, terminal_line(text, 400)});
   }
   print(format_table(rows, ""));
+  std::string problem;
   try {
     const exported::TokenProgram program = exported::token_program(graph);
     print(fmt::format("model.from takes it: a model of the next token, vocabulary {}{}\n",
                       program.vocab, program.loss >= 0 ? ", with a loss of its own" : ""));
+    return 0;
   } catch (const Error& error) {
-    print(fmt::format("model.from does not take it: {}\n", terminal_line(error.what(), 1000)));
-    return not_understood;
+    problem = error.what();
   }
-  return 0;
+  try {
+    const exported::ClassProgram program = exported::class_program(graph);
+    print(
+        fmt::format("model.from takes it with train.objective=classification: {} classes of "
+                    "texts\n",
+                    program.classes));
+    return 0;
+  } catch (const Error&) {
+    print(fmt::format("model.from does not take it: {}\n", terminal_line(problem, 1000)));
+  }
+  return not_understood;
 }
 
 int run_describe(const ModelCommand& arguments) {

@@ -33,7 +33,8 @@ void print_ending(const runs::Run& run, const std::vector<std::string>& named) {
     return;
   }
   const std::string checkpoint = checkpoint_folder(config.checkpoint.folder, config.train.steps);
-  const auto& tokenizer = runs::language_of(run).data().tokenizer();
+  const runs::DataTask& task = runs::data_task_of(run);
+  const auto& tokenizer = task.data().tokenizer();
   if (config.log.sample > 0 && tokenizer) {
     const text::GenerationOptions options{.tokens = config.log.sample,
                                           .sampling = {.temperature = 0.7, .top_k = 20}};
@@ -49,16 +50,16 @@ void print_ending(const runs::Run& run, const std::vector<std::string>& named) {
   }
   std::string what = shell_word(checkpoint);
   const std::vector<std::string> built_in = models::built_in_families();
-  if (std::ranges::find(built_in, runs::language_of(run).shape().family) == built_in.end()) {
+  if (std::ranges::find(built_in, task.facts().family) == built_in.end()) {
     for (const std::vector<std::string>& paths : {named, config.plugins.paths}) {
       for (const std::string& path : paths) {
         what += " --plugin " + shell_word(path);
       }
     }
   }
-  if (tokenizer && !tokenizer->opened.chat_template.empty()) {
+  if (tokenizer && task.writes_texts() && !tokenizer->opened.chat_template.empty()) {
     fmt::print("try next    tessera chat {}\n", what);
-  } else if (tokenizer) {
+  } else if (tokenizer && task.writes_texts()) {
     fmt::print("try next    tessera generate {} --prompt \"The \"\n", what);
   }
   fmt::print("            tessera checkpoint export {} --to FOLDER\n", what);
@@ -98,7 +99,7 @@ CheckedRun checked_run(const TrainArguments& arguments, bool writes) {
   CheckedRun all{.opened = runs::open_run(load_run_config(arguments), writes)};
   const runs::Run& run = all.opened.run;
   all.rows = runs::at_key(run.config, "model.adapter",
-                          [&] { return plan_rows(run.config, runs::language_of(run)); });
+                          [&] { return plan_rows(run.config, runs::data_task_of(run)); });
   runs::check_run(all.opened);
   for (auto& row : fact_rows(run, all.opened.facts)) {
     all.rows.push_back(std::move(row));

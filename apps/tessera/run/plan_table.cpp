@@ -53,7 +53,8 @@ std::string span_text(const runs::RunSpec& config, std::int64_t count) {
 }
 
 /// The folder's tensors that predict tokens after the next one.
-std::vector<std::string> further_tensors(const std::string& folder, const hub::ModelShape& shape) {
+std::vector<std::string> further_tensors(const std::string& folder) {
+  const hub::ModelShape shape = hub::read_model_folder(folder);
   const models::ModelFamily& family = hub::family_of(shape);
   const models::ModelSizes sizes = hub::sizes_of(shape);
   if (family.further_tensors(sizes).empty()) {
@@ -64,8 +65,8 @@ std::vector<std::string> further_tensors(const std::string& folder, const hub::M
 }
 
 /// Where the first weights are, and what of these folders has no part in the run; `vocab`: the
-/// model's tokens.
-TableRows folder_rows(const runs::ModelConfig& model, std::int64_t vocab) {
+/// model's tokens, where it may have more than the folder's. `next_tokens`: what it predicts.
+TableRows folder_rows(const runs::ModelConfig& model, std::int64_t vocab, bool next_tokens) {
   TableRows rows;
   std::error_code ignored;
   const bool one_folder =
@@ -86,15 +87,18 @@ TableRows folder_rows(const runs::ModelConfig& model, std::int64_t vocab) {
     rows.push_back(
         {"weights", fmt::format("{} of {}{}", what, model.from,
                                 hub::left_out_text(hub::files_left_out(model.from, used)))});
-    const hub::ModelShape shape = hub::read_model_folder(model.from);
-    if (const std::vector<std::string> further = further_tensors(model.from, shape);
-        !further.empty()) {
-      rows.push_back({"not read", fmt::format("{} of layers that predict tokens after the next one "
-                                              "({}, ...); an export has none",
-                                              count_text(std::ssize(further), "tensor"),
-                                              shown(further.front()))});
+    if (next_tokens) {
+      const std::vector<std::string> further = further_tensors(model.from);
+      if (!further.empty()) {
+        rows.push_back(
+            {"not read",
+             fmt::format("{} of layers that predict tokens after the next one ({}, ...); "
+                         "an export has none",
+                         count_text(std::ssize(further), "tensor"), shown(further.front()))});
+      }
     }
-    const std::int64_t stored = shape.vocab;
+    const std::int64_t stored =
+        model.adds_tokens() ? hub::read_model_folder(model.from).vocab : vocab;
     if (vocab > stored) {
       rows.push_back({"new tokens", fmt::format("{}, from {} on; each row is the mean of the "
                                                 "folder's",
@@ -172,9 +176,11 @@ TableRows data_rows(const runs::RunSpec& config, const runs::Dataset& data) {
     const std::string packed =
         config.data.packs() ? fmt::format(" ({} documents are packed)", data.documents()) : "";
     rows.push_back(
-        {"useful", fmt::format("{:.1f}% of the positions hold tokens{}, the loss is "
-                               "over {:.1f}% of them",
-                               100 * data.used_share(), packed, 100 * data.trained_share())});
+        {"useful",
+         fmt::format("{:.1f}% of the positions hold tokens{}{}", 100 * data.used_share(), packed,
+                     config.classifies() ? std::string()
+                                         : fmt::format(", the loss is over {:.1f}% of them",
+                                                       100 * data.trained_share()))});
   }
   if (!data.left_out().empty()) {
     rows.push_back({"left out", data.left_out()});
@@ -189,16 +195,16 @@ TableRows data_rows(const runs::RunSpec& config, const runs::Dataset& data) {
   return rows;
 }
 
-TableRows plan_rows(const runs::RunSpec& config, const runs::LanguageTask& task) {
-  const hub::ModelShape& shape = task.shape();
+TableRows plan_rows(const runs::RunSpec& config, const runs::DataTask& task) {
+  const runs::ModelFacts model = task.facts();
   const runs::Dataset& data = task.data();
   const auto step_tokens = static_cast<double>(config.step_tokens());
   const double total = step_tokens * static_cast<double>(config.train.steps);
   TableRows rows = {
-      {"model", fmt::format("{}: {} parameters, {}", shape.family,
-                            format_count(static_cast<double>(shape.parameters())), shape.text())},
+      {"model", fmt::format("{}: {} parameters, {}", model.family,
+                            format_count(static_cast<double>(model.parameters)), model.text)},
       {"mesh", mesh_text(config.mesh)}};
-  for (auto& row : folder_rows(config.model, shape.vocab)) {
+  for (auto& row : folder_rows(config.model, model.vocab, !config.classifies())) {
     rows.insert(rows.end() - 1, std::move(row));
   }
   if (config.train.device != "cpu") {

@@ -12,6 +12,6 @@ export namespace tessera::app {
 /// Model, mesh, styles, data, optimizer and outputs of a run: name and value of each row.
 TableRows data_rows(const runs::RunSpec& config,
                     const runs::Dataset& data);  // those about the data
-TableRows plan_rows(const runs::RunSpec& config, const runs::LanguageTask& task);
+TableRows plan_rows(const runs::RunSpec& config, const runs::DataTask& task);
 
 }  // namespace tessera::app

@@ -221,6 +221,13 @@ class ExportedFile final : public TensorSource {
       throw JsonProblem(fmt::format("tensor '{}' of {} reaches beyond its {} bytes",
                                     shown(name, 80), to_string(shape), bytes.size()));
     }
+    // Elements that repeat are read one by one into memory of their own.
+    constexpr std::uint64_t most_repeated = std::uint64_t{1} << 24;
+    const auto size = static_cast<std::uint64_t>(shape.product()) * width;
+    if (size > bytes.size() && size > most_repeated) {
+      throw JsonProblem(fmt::format("tensor '{}' of {} repeats its {} bytes", shown(name, 80),
+                                    to_string(shape), bytes.size()));
+    }
     stored.contiguous = stored.offset == 0 && is_dense(shape, stored.strides) &&
                         bytes.size() == static_cast<std::size_t>(shape.product()) * width;
     if (!tensors_.emplace(name, TensorInfo{*dtype, shape}).second) {

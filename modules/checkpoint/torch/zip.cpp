@@ -11,6 +11,7 @@ module;
 #include <optional>
 #include <span>
 #include <string>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.checkpoint;
@@ -164,9 +165,12 @@ std::map<std::string, ZipEntry> zip_entries(std::span<const std::byte> bytes,
     }
     const std::uint64_t data =
         header + 30 + archive.number(header + 26, 2) + archive.number(header + 28, 2);
-    entries.emplace(
+    const auto [entry, is_new] = entries.emplace(
         std::string(reinterpret_cast<const char*>(name.data()), name.size()),
         ZipEntry{archive.part(data, size), static_cast<std::uint32_t>(archive.number(at + 16, 4))});
+    if (!is_new) {
+      archive.wrong(fmt::format("it has two entries '{}'", shown(entry->first, 80)));
+    }
     at = extra_end + archive.number(at + 32, 2);
   }
   return entries;

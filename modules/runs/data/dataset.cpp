@@ -2,11 +2,15 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.runs;
@@ -45,6 +49,7 @@ struct Division {
   bool packs = false;
   std::optional<std::uint64_t> order = {};  // in which documents are packed
   std::int64_t padding = 0;
+  std::vector<std::string> labels = {};  // classes of labelled texts
 };
 
 Division division_of(const RunSpec& config,
@@ -59,6 +64,14 @@ Division division_of(const RunSpec& config,
 
 Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std::int64_t begin,
                    std::int64_t end, const Division& by) {
+  if (!by.labels.empty()) {
+    std::vector<std::int64_t> classes;
+    for (const std::string& label : documents->labels()) {
+      classes.push_back(std::ranges::find(by.labels, label) - by.labels.begin());
+    }
+    return std::make_shared<data::LabelledRows>(documents, begin, end, by.padding,
+                                                std::move(classes));
+  }
   if (documents->of_record() == 2) {
     return std::make_shared<data::PreferenceRows>(documents, begin, end, by.length, by.padding);
   }
@@ -92,6 +105,42 @@ SourceRows divided(const OpenedSource& source, const Division& by) {
           tokens_of(first, all), first * of_record};
 }
 
+/// Numbers by their values, before other texts.
+struct LabelOrder {
+  bool operator()(const std::string& a, const std::string& b) const {
+    const auto number = [](const std::string& text) {
+      std::int64_t value = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      const bool is = error == std::errc() && end == text.data() + text.size();
+      return std::pair(!is, is ? value : 0);
+    };
+    return std::pair(number(a), a) < std::pair(number(b), b);
+  }
+};
+
+/// Error (input) that names a record whose label is none of the classes.
+void check_labels(const OpenedSource& source, const std::vector<std::string>& labels,
+                  bool are_given) {
+  const data::Documents& documents = *source.documents;
+  std::int64_t missing = -1;
+  for (std::int64_t i = 0; i < std::ssize(documents.labels()) && missing < 0; ++i) {
+    if (std::ranges::find(labels, documents.labels()[static_cast<std::size_t>(i)]) ==
+        labels.end()) {
+      missing = i;
+    }
+  }
+  for (std::int64_t i = 0; i < documents.size() && missing >= 0; ++i) {
+    if (documents.label(i) == missing) {
+      fail_input(
+          {.thing = documents.where(i),
+           .wrong = fmt::format("the label '{}' is {}",
+                                shown(documents.labels()[static_cast<std::size_t>(missing)], 60),
+                                are_given ? "none of data.labels" : "none of the data to train on"),
+           .expected = shown(join_words(labels), 200)});
+    }
+  }
+}
+
 /// What to do about too few rows.
 std::string shorter_advice(const DataConfig& data, bool batch_is_one) {
   const bool has_share = data.validation != 0 && data.validation_files.empty();
@@ -109,7 +158,8 @@ Dataset::Dataset(const RunSpec& config, std::int64_t vocab)
     : Dataset(config, vocab, open_run_tokenizer(config)) {}
 
 Dataset::Dataset(const RunSpec& config, std::int64_t vocab,
-                 std::shared_ptr<const hub::ModelTokenizer> tokenizer)
+                 std::shared_ptr<const hub::ModelTokenizer> tokenizer,
+                 const std::vector<std::string>& known_labels)
     : tokenizer_(hub::limited(std::move(tokenizer), vocab)),
       sources_(open_sources(config, vocab, tokenizer_)),
       validation_sources_(open_validation(config, vocab, tokenizer_)),
@@ -125,14 +175,36 @@ Dataset::Dataset(const RunSpec& config, std::int64_t vocab,
                          "already",
                 .advice = "set data.packing=none"});
   }
+  if (config.classifies()) {
+    find_labels(config, known_labels);
+  }
   divide(config);
   measure();
+}
+
+void Dataset::find_labels(const RunSpec& config, const std::vector<std::string>& known) {
+  std::set<std::string, LabelOrder> found;
+  for (const OpenedSource& source : sources_) {
+    found.insert(source.documents->labels().begin(), source.documents->labels().end());
+  }
+  const bool are_known = std::ranges::all_of(found, [&](const std::string& label) {
+    return std::ranges::find(known, label) != known.end();
+  });
+  labels_ = !config.data.labels.empty() ? config.data.labels
+            : are_known                 ? known
+                                        : std::vector<std::string>(found.begin(), found.end());
+  for (const auto* const sources : {&sources_, &validation_sources_}) {
+    for (const OpenedSource& source : *sources) {
+      check_labels(source, labels_, !config.data.labels.empty());
+    }
+  }
 }
 
 void Dataset::divide(const RunSpec& config) {
   const bool own_validation = !validation_sources_.empty();
   const double share = own_validation ? 0 : config.data.validation;
   Division by = division_of(config, tokenizer_);
+  by.labels = labels_;
   std::vector<data::WeightedRows> training;
   RowSources validation;
   std::int64_t validation_tokens = 0;

@@ -14,7 +14,8 @@ export namespace tessera::runs {
 /// Sequences of a batch, row-major [rows, seq_len]: the targets are the inputs shifted by one
 /// token; data::ignored_target where the loss does not count. Of preferences, rows 2 i and 2 i + 1
 /// are the chosen and the rejected answer of pair i. With data.packing there is also, of each
-/// token, the number of the first token of its document in the row, and its position in it.
+/// token, the number of the first token of its document in the row, and its position in it. Of
+/// labelled texts, the targets are the row's class at each of its tokens.
 struct Batch {
   std::int64_t rows = 0;
   std::int64_t seq_len = 0;
@@ -33,9 +34,12 @@ class Dataset {
   /// (ready-made tokens only). Throws Error (input) when a file is missing, unreadable or not text,
   /// has a wrong record, or the data are too short.
   Dataset(const RunSpec& config, std::int64_t vocab);
-  /// With the run's tokenizer, which is open already.
+  /// With the run's tokenizer, which is open already. `known_labels`: of the model; the classes are
+  /// these if they have all labels of the data, and data.labels names no others. Error (input) with
+  /// file and line: a label that data.labels does not name, or that only a validation has.
   Dataset(const RunSpec& config, std::int64_t vocab,
-          std::shared_ptr<const hub::ModelTokenizer> tokenizer);
+          std::shared_ptr<const hub::ModelTokenizer> tokenizer,
+          const std::vector<std::string>& known_labels = {});
 
   /// Sequences of a row; see RunSpec::row_sequences.
   std::int64_t row_sequences() const { return row_sequences_; }
@@ -79,9 +83,12 @@ class Dataset {
   /// What is in files or below named folders and is not used.
   std::string left_out() const;
   const std::shared_ptr<const hub::ModelTokenizer>& tokenizer() const { return tokenizer_; }
+  /// The names of the classes of labelled texts, by their numbers; empty: these are none.
+  const std::vector<std::string>& labels() const { return labels_; }
 
  private:
   using RowSources = std::vector<std::shared_ptr<const data::RowSource>>;
+  void find_labels(const RunSpec& config, const std::vector<std::string>& known);
   void divide(const RunSpec& config);
   void set_validation(const RunSpec& config, RowSources rows, std::int64_t tokens);
   std::int64_t validation_row(std::int64_t number) const;
@@ -91,6 +98,7 @@ class Dataset {
 
   std::shared_ptr<const hub::ModelTokenizer> tokenizer_;
   std::vector<OpenedSource> sources_;
+  std::vector<std::string> labels_;
   std::vector<OpenedSource> validation_sources_;  // of data.validation_files
   std::int64_t seq_len_;
   std::int64_t row_sequences_;

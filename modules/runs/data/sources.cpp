@@ -72,11 +72,22 @@ bool have_texts(const std::vector<std::string>& files, bool skip_bad) {
   return texts;
 }
 
+data::RecordForm form_of(ObjectiveKind objective) {
+  switch (objective) {
+    case ObjectiveKind::next_token:
+      return data::RecordForm::document;
+    case ObjectiveKind::dpo:
+      return data::RecordForm::preference;
+    case ObjectiveKind::classification:
+      return data::RecordForm::labelled;
+  }
+  fail("data: no such objective");
+}
+
 data::DocumentOptions options_of(const RunSpec& config) {
-  return {.longest = config.data.seq_len + 1,
+  return {.longest = config.data.seq_len + (config.classifies() ? 0 : 1),
           .too_long = config.data.too_long,
-          .form = config.train.objective == ObjectiveKind::dpo ? data::RecordForm::preference
-                                                               : data::RecordForm::document,
+          .form = form_of(config.train.objective),
           .skip_bad = config.data.bad_records == BadRecords::skip};
 }
 
@@ -120,9 +131,15 @@ class Opener {
       fail_input({.wrong = "the run has token ids only, so there is no tokenizer for texts",
                   .expected = "*.npy"});
     }
-    if (source.kind != SourceConfig::Kind::jsonl && config_.train.objective == ObjectiveKind::dpo) {
-      fail_input({.wrong = "train.objective=dpo compares answers, and these are plain texts",
-                  .expected = "records with 'prompt', 'chosen' and 'rejected'",
+    if (source.kind != SourceConfig::Kind::jsonl &&
+        config_.train.objective != ObjectiveKind::next_token) {
+      fail_input({.wrong = config_.classifies()
+                               ? "train.objective=classification needs labels, and these are "
+                                 "plain texts"
+                               : "train.objective=dpo compares answers, and these are plain texts",
+                  .expected = config_.classifies()
+                                  ? "records with 'text' and 'label'"
+                                  : "records with 'prompt', 'chosen' and 'rejected'",
                   .got = source.paths.front(),
                   .advice = "name *.jsonl files, or set train.objective=next_token"});
     }

@@ -25,6 +25,7 @@ import tessera.tensor;
 import tessera.checkpoint;
 import tessera.data;
 import tessera.models;
+import tessera.exported;
 import tessera.hub;
 
 namespace tessera::runs {
@@ -36,7 +37,7 @@ namespace {
 std::string weights_hash(const std::string& folder, bool any_format) {
   std::error_code ignored;
   std::set<std::string> files;
-  if (is_gguf(folder) || (any_format && checkpoint_format("pt2").recognises(folder))) {
+  if (is_gguf(folder) || (any_format && exported::is_program(folder))) {
     files = {folder};
   } else if (!std::filesystem::is_directory(folder, ignored)) {
     fail_input({.thing = folder,
@@ -65,6 +66,12 @@ std::string weights_hash(const std::string& folder, bool any_format) {
     for (std::size_t at = 0; at < data.size(); at += step) {
       bytes.resize(std::min(sample, data.size() - at));
       handle.read(data, at, bytes);
+      hash.add(bytes);
+    }
+    if (exported::is_program(file)) {
+      // The directory at an archive's end has the checksum of each tensor.
+      bytes.resize(std::min(4 * step, data.size()));
+      handle.read(data, data.size() - bytes.size(), bytes);
       hash.add(bytes);
     }
     const std::string size = fmt::format("{};", data.size());
@@ -131,6 +138,37 @@ std::string template_hash(const Dataset& dataset) {
   return content_hash(std::as_bytes(std::span(text)));
 }
 
+/// Whether it says where a model's file is, and not what is in it.
+bool is_place(std::string_view name) {
+  constexpr std::string_view section = "model.";
+  return name.starts_with(section) && name.substr(section.size()) == exported::program_file_size;
+}
+
+/// What the weights and the data are, and how texts become tokens.
+void add_contents(Fingerprint& values, const RunSpec& config, const Dataset& data) {
+  if (!config.model.from.empty()) {
+    values["model.from"] =
+        json_text(nlohmann::json("weights " + weights_hash(config.model.from, true)));
+  }
+  values["data.tokenizer"] =
+      json_text(nlohmann::json(data.tokenizer() ? data.tokenizer()->identity() : no_tokenizer));
+  if (!data.tokenizer() || data.tokenizer()->path.empty()) {
+    values.erase(special_tokens);  // bytes have none
+  }
+  if (data.sources().size() > 1) {
+    nlohmann::json weights = nlohmann::json::array();
+    for (const OpenedSource& source : data.sources()) {
+      weights.push_back(source.weight);
+    }
+    values["data.sources"] = json_text(weights);
+  }
+  if (!config.graph.transforms.empty()) {
+    values["graph.transforms"] = json_text(nlohmann::json(config.graph.transforms));
+  }
+  values["data.content"] =
+      json_text(nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())));
+}
+
 std::string text_of(const models::ModelValue& value) {
   return json_text(std::visit([](const auto& number) { return nlohmann::json(number); }, value));
 }
@@ -154,42 +192,37 @@ Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
   Fingerprint values = influences(config);
   values["model.vocab"] = json_text(nlohmann::json(shape.vocab));
   for (const auto& [name, value] : shape.values) {
-    values["model." + name] = text_of(value);
+    if (!is_place("model." + name)) {
+      values["model." + name] = text_of(value);
+    }
   }
   if (shape.family != ModelConfig().family) {
     values["model.family"] = json_text(nlohmann::json(shape.family));
   }
-  if (!config.graph.transforms.empty()) {
-    values["graph.transforms"] = json_text(nlohmann::json(config.graph.transforms));
-  }
-  if (!config.model.from.empty()) {
-    values["model.from"] =
-        json_text(nlohmann::json("weights " + weights_hash(config.model.from, true)));
-  }
+  add_contents(values, config, data);
   values.erase("model.adapter");  // its weights, below, tell what it is
-  values["data.tokenizer"] =
-      json_text(nlohmann::json(data.tokenizer() ? data.tokenizer()->identity() : no_tokenizer));
-  if (!data.tokenizer() || data.tokenizer()->path.empty()) {
-    values.erase(special_tokens);  // bytes have none
-  }
   const bool has_documents = std::ranges::any_of(
       data.sources(), [](const OpenedSource& source) { return source.documents != nullptr; });
   if (has_documents) {
     values["data.chat_template"] = json_text(nlohmann::json(template_hash(data)));
   }
-  if (data.sources().size() > 1) {
-    nlohmann::json weights = nlohmann::json::array();
-    for (const OpenedSource& source : data.sources()) {
-      weights.push_back(source.weight);
-    }
-    values["data.sources"] = json_text(weights);
-  }
   if (!config.model.adapter.empty()) {
     values["model.adapter"] =
         json_text(nlohmann::json("weights " + weights_hash(config.model.adapter, false)));
   }
-  values["data.content"] =
-      json_text(nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())));
+  return values;
+}
+
+Fingerprint class_fingerprint(const RunSpec& config, const std::string& model,
+                              const Dataset& data) {
+  Fingerprint values = influences(config);
+  const nlohmann::json json = parse_json(model);
+  for (const auto& [key, value] : json.items()) {
+    values["model." + key] = json_text(value);
+  }
+  std::erase_if(values, [](const auto& value) { return is_place(value.first); });
+  values["data.labels"] = json_text(nlohmann::json(data.labels()));
+  add_contents(values, config, data);
   return values;
 }
 
@@ -260,7 +293,7 @@ std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& 
   std::vector<std::string> lines;
   std::vector<std::string> refused;
   for (const std::string& name : names) {
-    if (shown(stored, name) == shown(own, name)) {
+    if (shown(stored, name) == shown(own, name) || is_place(name)) {
       continue;
     }
     const std::string line =

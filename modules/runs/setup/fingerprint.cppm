@@ -20,6 +20,9 @@ using Fingerprint = std::map<std::string, std::string>;
 Fingerprint fingerprint_of(const RunSpec& config, const hub::ModelShape& shape,
                            const Dataset& data);
 
+/// Of a run that classifies texts. `model`: config.json of what is trained.
+Fingerprint class_fingerprint(const RunSpec& config, const std::string& model, const Dataset& data);
+
 /// Of a run with a program's own task, of which nothing is known. `own_optimizer`: the program's
 /// too, but for its learning rates.
 Fingerprint own_fingerprint(const RunSpec& config, bool own_optimizer);

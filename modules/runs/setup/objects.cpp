@@ -68,9 +68,10 @@ std::shared_ptr<nn::Module> training_model(const Task& task, const RunSpec& conf
     } catch (const Error& error) {
       fail_at(config.place("train.head_rows"), error);
     }
-    language->set_activation_checkpointing(config.train.activation_checkpointing);
   } else {
     refuse_of_others(config, "train.head_rows", config.train.head_rows != 0);
+  }
+  if (!task.set_activation_checkpointing(*model, config.train.activation_checkpointing)) {
     refuse_of_others(config, "train.activation_checkpointing",
                      config.train.activation_checkpointing);
   }

@@ -26,7 +26,7 @@ std::vector<Key> source_keys() {
        .slot = field<s, &D::jsonl>,
        .doc = "Instead of `text`: files of records, a JSON object in each line, or folders and "
               "patterns of them ([data.md](data.md)): conversations (`messages`), `prompt` and "
-              "`completion`, `text`, or `prompt`, `chosen` and `rejected`.",
+              "`completion`, `text`, `prompt`, `chosen` and `rejected`, or `text` and `label`.",
        .is_path = true},
       {.path = "data.tokens",
        .slot = field<s, &D::tokens>,
@@ -36,6 +36,10 @@ std::vector<Key> source_keys() {
       {"data.sources", field<s, &D::sources>,
        "Instead of the three: several sources, tables with one of `text`, `jsonl` and `tokens` and "
        "a `weight` (default 1): the share of a step's rows that are of the source."},
+      {"data.labels", field<s, &D::labels>,
+       "With `train.objective=classification`: the classes in the order of their numbers. Empty: "
+       "those of the model's folder, if it knows all labels of the data; otherwise those of the "
+       "data, numbers by their values and others by their letters."},
       {"data.tokenizer", field<s, &D::tokenizer>,
        "How text becomes tokens ([tokenizers.md](tokenizers.md)): a folder or file of a tokenizer, "
        "`bytes` (every byte is a token, 256 symbols), or the name of a plugin. `auto`: the "

@@ -39,7 +39,8 @@ struct ModelConfig {
 /// What a run minimises.
 enum class ObjectiveKind : std::uint8_t {
   next_token,
-  dpo,  // direct preference optimisation
+  dpo,             // direct preference optimisation
+  classification,  // the class of each text
 };
 
 /// What preferences are compared with: the log-probabilities of the starting weights.
@@ -138,7 +139,8 @@ struct DataConfig {
   std::vector<std::string> jsonl;
   std::vector<std::string> tokens;
   JsonList sources;
-  std::string tokenizer = "auto";  // or "bytes", a plugin's kind, or a path
+  std::vector<std::string> labels;  // classes in their order; empty: those of the records
+  std::string tokenizer = "auto";   // or "bytes", a plugin's kind, or a path
   JsonText tokenizer_options;
   std::string chat_template;  // a file; empty: the tokenizer's
   JsonText template_options;
@@ -301,6 +303,8 @@ struct RunSpec {
 
   /// The number of ranks: the product of mesh.shape, 1 without a mesh.
   std::int64_t ranks() const;
+  /// Whether rows are texts with a label.
+  bool classifies() const { return train.objective == ObjectiveKind::classification; }
   /// Sequences of a row of the batch: of preferences, the two answers.
   std::int64_t row_sequences() const { return train.objective == ObjectiveKind::dpo ? 2 : 1; }
   /// Tokens of a step, on all ranks together.

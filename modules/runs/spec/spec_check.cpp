@@ -288,12 +288,18 @@ class Checks : private KeyProblems {
     if (!known({"train.objective"})) {
       return;
     }
-    if (c_.train.objective != ObjectiveKind::dpo) {
-      for (const auto& [key, place] : c_.given) {
-        if (key.starts_with("dpo.")) {
-          add({key}, "only train.objective=dpo has it");
-        }
+    for (const auto& [key, place] : c_.given) {
+      if (key.starts_with("dpo.") && c_.train.objective != ObjectiveKind::dpo) {
+        add({key}, "only train.objective=dpo has it");
       }
+      if (key == "data.labels" && !c_.classifies()) {
+        add({key}, "only train.objective=classification has it");
+      }
+    }
+    if (c_.classifies()) {
+      classification();
+    }
+    if (c_.train.objective != ObjectiveKind::dpo) {
       return;
     }
     const auto refuse = [&](const char* key, bool wrong, const char* text) {
@@ -315,6 +321,39 @@ class Checks : private KeyProblems {
     refuse("graph.mode", !c_.graph.mode.empty(),
            "a mode places steps that read one model's next tokens, and train.objective=dpo has a "
            "reference too; use [[parallel]] entries");
+  }
+
+  void classification() {
+    constexpr std::array<std::string_view, 20> of_texts = {"model.vocab",
+                                                           "model.dropout",
+                                                           "model.adapter",
+                                                           "model.new_tokens",
+                                                           "model.base",
+                                                           "data.text",
+                                                           "data.tokens",
+                                                           "data.train_on",
+                                                           "data.packing",
+                                                           "data.chat_template",
+                                                           "data.template_options",
+                                                           "data.template_members",
+                                                           "data.end_tokens",
+                                                           "data.allow_dropped",
+                                                           "train.head_rows",
+                                                           "log.sample",
+                                                           "experts.balance_loss",
+                                                           "experts.z_loss",
+                                                           "experts.bias_rate",
+                                                           "experts.capacity"};
+    for (const auto& [key, place] : c_.given) {
+      if (std::ranges::find(of_texts, key) != of_texts.end()) {
+        add({key}, "train.objective=classification does not have it; remove it");
+      }
+    }
+    if (known({"model.from"}) && c_.model.from.empty()) {
+      add({"model.from", "train.objective"},
+          "train.objective=classification begins from a folder of an encoder or a program of "
+          "torch.export; set model.from");
+    }
   }
 
   void clipping() {

@@ -150,7 +150,7 @@ std::unique_ptr<RankTask> LanguageTask::on_rank(const RunSpec& spec, const Devic
 }
 
 Fingerprint LanguageTask::fingerprint(const RunSpec& spec) const {
-  return fingerprint_of(spec, shape_, *data_);
+  return fingerprint_of(spec, shape_, data());
 }
 
 Fingerprint LanguageTask::earlier_values(const Fingerprint& own) const {
@@ -160,16 +160,23 @@ Fingerprint LanguageTask::earlier_values(const Fingerprint& own) const {
 std::vector<std::pair<std::string, std::string>> LanguageTask::checkpoint_meta() const {
   return {{"model", hub::hub_config(shape_)},
           {"generation", hub::generation_config(shape_)},
-          {"tokenizer", hub::to_json(data_->tokenizer())}};
+          tokenizer_meta()};
 }
 
-void LanguageTask::keep_files(const std::string& folder) const {
-  if (const auto& tokenizer = data_->tokenizer()) {
-    hub::keep_tokenizer(folder, *tokenizer);
-  }
+ModelFacts LanguageTask::facts() const {
+  return {.family = shape_.family,
+          .parameters = shape_.parameters(),
+          .text = shape_.text(),
+          .vocab = shape_.vocab};
 }
 
 std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec) {
+  if (spec.classifies()) {
+    fail_input({.where = spec.place("train.objective"),
+                .wrong = "this command knows models of texts only, which classification does not "
+                         "train",
+                .advice = "use 'tessera train', with --dry-run to see what the run needs"});
+  }
   const auto tokenizer = open_run_tokenizer(spec);
   hub::ModelShape shape = at_key(spec, spec.model.from.empty() ? "model" : "model.from",
                                  [&] { return model_shape(spec, tokenizer); });

@@ -11,6 +11,7 @@ import :spec;
 import :dataset;
 import :fingerprint;
 import :task;
+import :data_task;
 import :training_run;
 
 // The task of a config: a language model on texts, for next tokens or preferences.
@@ -18,13 +19,14 @@ import :training_run;
 export namespace tessera::runs {
 
 /// A language model of a family that is known by name, and its data.
-class LanguageTask final : public Task {
+class LanguageTask final : public DataTask {
  public:
   LanguageTask(hub::ModelShape shape, std::shared_ptr<const Dataset> data)
-      : shape_(std::move(shape)), data_(std::move(data)) {}
+      : DataTask(std::move(data)), shape_(std::move(shape)) {}
 
   const hub::ModelShape& shape() const { return shape_; }
-  const Dataset& data() const { return *data_; }
+  ModelFacts facts() const override;
+  bool writes_texts() const override { return true; }
 
   /// A LanguageModel.
   std::shared_ptr<nn::Module> model(const RunSpec& spec) const override;
@@ -33,13 +35,10 @@ class LanguageTask final : public Task {
   std::unique_ptr<RankTask> on_rank(const RunSpec& spec, const DeviceMesh& mesh, nn::Module& model,
                                     const parallel::ParallelPlan& plan,
                                     Device device) const override;
-  std::int64_t validation_batches() const override { return data_->validation_batches(); }
   Fingerprint fingerprint(const RunSpec& spec) const override;
   Fingerprint earlier_values(const Fingerprint& own) const override;
   /// "model", "generation" and "tokenizer".
   std::vector<std::pair<std::string, std::string>> checkpoint_meta() const override;
-  /// The tokenizer.
-  void keep_files(const std::string& folder) const override;
   /// The weights of model.from that are not trained. Nothing is left out with checkpoint.weights =
   /// "all", and where model.from is a checkpoint that leaves out weights itself or has
   /// updates beside them. Null: without model.from.
@@ -52,11 +51,10 @@ class LanguageTask final : public Task {
 
  private:
   hub::ModelShape shape_;
-  std::shared_ptr<const Dataset> data_;
 };
 
 /// Opens the model's sizes and the data of a config. Errors (input), each with the key: see
-/// model_shape and Dataset.
+/// model_shape and Dataset; another objective than one of language models.
 std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec);
 
 /// The task of a run that a config describes. Error: a program's own task.

@@ -25,6 +25,13 @@ Tensor RankTask::states(const Tensors& /*rows*/) {
 StepGuards RankTask::guards(std::int64_t /*step*/) const { return {}; }
 Measures RankTask::measures(std::span<const double> /*measured*/) const { return {}; }
 
+bool Task::set_activation_checkpointing(nn::Module& model, bool enabled) const {
+  nn::LanguageModel* const language = nn::as_language_model(model);
+  if (language != nullptr) {
+    language->set_activation_checkpointing(enabled);
+  }
+  return language != nullptr;
+}
 std::unique_ptr<optim::Optimizer> Task::optimizer(
     const std::vector<nn::ParameterPointer>& /*parameters*/) const {
   return nullptr;

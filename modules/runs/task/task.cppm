@@ -57,6 +57,9 @@ class Task {
   /// The model without memory (on the meta device), before styles, freezing and types of
   /// parameters. Errors (input): the description asks for what this model does not have.
   virtual std::shared_ptr<nn::Module> model(const RunSpec& spec) const = 0;
+  /// Whether blocks of the model compute their activations again in backward; false: it has no
+  /// blocks that can.
+  virtual bool set_activation_checkpointing(nn::Module& model, bool enabled) const;
   /// An optimizer of the task's own; null: that of the description.
   virtual std::unique_ptr<optim::Optimizer> optimizer(
       const std::vector<nn::ParameterPointer>& parameters) const;

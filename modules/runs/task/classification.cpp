@@ -1,0 +1,174 @@
+module;
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <vector>
+module tessera.runs;
+
+import tessera.base;
+import tessera.mesh;
+import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
+import tessera.dtensor;
+import tessera.nn;
+import tessera.data;
+import tessera.parallel;
+import tessera.train;
+import tessera.hub;
+
+namespace tessera::runs {
+namespace {
+
+/// Rows of a dataset, and the losses of their classes, on one rank.
+class ClassRank final : public RankTask {
+ public:
+  ClassRank(const ClassModel& classes, const Dataset& data, const RunSpec& spec, nn::Module& model,
+            const parallel::ParallelPlan& plan, Device device)
+      : classes_(classes), data_(data), spec_(spec), model_(model), plan_(plan), device_(device) {
+    if (plan.sequence_parts() > 1) {
+      fail_input({.where = spec.place("train.objective"),
+                  .wrong = "a model of classes reads whole texts, and a style splits sequences",
+                  .advice = "leave the style out"});
+    }
+  }
+
+  Tensors rows(const BatchPart& part) override {
+    return device_ == meta ? shapes(part.rows)
+                           : local(data_.rows(part.step, part.first, part.rows));
+  }
+  Tensors validation_rows(const BatchPart& part) override {
+    return device_ == meta ? shapes(part.rows)
+                           : local(data_.validation_rows(part.step, part.first, part.rows));
+  }
+  StepSums sums(const Tensors& rows) override {
+    const Tensor labels = plan_.batch_of(rows[2]);
+    const Tensor logits = classes_.logits(model_, plan_.batch_of(rows[0]), plan_.batch_of(rows[1]));
+    const Tensor loss = ops::cross_entropy(logits, labels, {.reduction = ops::Reduction::sum});
+    const NoGrad constant;
+    const Tensor right = ops::eq(ops::argmax(logits, 1), labels);
+    return {loss, {ops::sum(ops::cast(right, loss.dtype()))}};
+  }
+  double weight(std::int64_t /*step*/, std::int64_t rows) const override {
+    return static_cast<double>(rows);
+  }
+  double validation_weight(std::int64_t batches, std::int64_t rows) const override {
+    return static_cast<double>(device_ == meta ? batches * rows : data_.validation_trained());
+  }
+  Measures measures(std::span<const double> measured) const override {
+    return {{"accuracy", measured[0]}};
+  }
+  std::string text() const override {
+    return fmt::format("the class of each text: {}", shown(join_words(data_.labels()), 200));
+  }
+
+ private:
+  Tensors shapes(std::int64_t rows) const {
+    const Dims tokens = {rows, spec_.data.seq_len};
+    return {empty(tokens, DType::i64, meta), empty(tokens, DType::i64, meta),
+            empty({rows}, DType::i64, meta)};
+  }
+  /// Tokens, their mask, and the class of each row.
+  Tensors local(const Batch& batch) const {
+    std::vector<std::int64_t> mask(batch.targets.size());
+    std::vector<std::int64_t> labels;
+    const auto length = static_cast<std::size_t>(batch.seq_len);
+    for (std::size_t i = 0; i < mask.size(); ++i) {
+      // A row that completes a validation has no token, and a softmax needs one.
+      mask[i] = batch.targets[i] != data::ignored_target || i % length == 0 ? 1 : 0;
+      if (i % length == 0) {
+        labels.push_back(batch.targets[i]);
+      }
+    }
+    const Dims tokens = {batch.rows, batch.seq_len};
+    const auto tensor = [&](const std::vector<std::int64_t>& values, const Dims& shape) {
+      return ops::to_device(from_values(std::span<const std::int64_t>(values), shape), device_);
+    };
+    return {tensor(batch.inputs, tokens), tensor(mask, tokens), tensor(labels, {batch.rows})};
+  }
+
+  const ClassModel& classes_;
+  const Dataset& data_;
+  const RunSpec& spec_;
+  nn::Module& model_;
+  const parallel::ParallelPlan& plan_;
+  Device device_;
+};
+
+/// Error (input): the data's rows are longer than the model takes.
+void check_longest(const RunSpec& spec, const ClassModel& model) {
+  if (model.longest() > 0 && spec.data.seq_len > model.longest()) {
+    fail_input({.where = spec.place("data.seq_len"),
+                .wrong = "the model has no positions for texts of this length",
+                .expected = fmt::format("at most {}", model.longest()),
+                .got = fmt::format("{}", spec.data.seq_len)});
+  }
+}
+
+}  // namespace
+
+ModelFacts ClassTask::facts() const {
+  std::int64_t parameters = 0;
+  const std::shared_ptr<nn::Module> model = model_->build();
+  for (const nn::ParameterPointer& parameter : nn::all_parameters(*model)) {
+    parameters += parameter->value.numel();
+  }
+  return {.family = model_->family(), .parameters = parameters, .text = model_->text()};
+}
+
+std::shared_ptr<nn::Module> ClassTask::model(const RunSpec& /*spec*/) const {
+  return model_->build();
+}
+
+bool ClassTask::set_activation_checkpointing(nn::Module& model, bool enabled) const {
+  model_->set_activation_checkpointing(model, enabled);
+  return true;
+}
+
+void ClassTask::initialize(const RunSpec& /*spec*/, nn::Module& model) const {
+  model_->initialize(model);
+}
+
+std::unique_ptr<RankTask> ClassTask::on_rank(const RunSpec& spec, const DeviceMesh& /*mesh*/,
+                                             nn::Module& model, const parallel::ParallelPlan& plan,
+                                             Device device) const {
+  return std::make_unique<ClassRank>(*model_, data(), spec, model, plan, device);
+}
+
+Fingerprint ClassTask::fingerprint(const RunSpec& spec) const {
+  return class_fingerprint(spec, model_->config(), data());
+}
+
+std::vector<std::pair<std::string, std::string>> ClassTask::checkpoint_meta() const {
+  return {{"model", model_->config()}, tokenizer_meta()};
+}
+
+std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec) {
+  const auto tokenizer = open_run_tokenizer(spec);
+  if (!tokenizer) {
+    fail_input({.where = spec.place("data.sources"),
+                .wrong = "train.objective=classification needs labels, and these are token ids",
+                .expected = "records with 'text' and 'label'"});
+  }
+  const std::shared_ptr<ClassModel> model =
+      at_key(spec, "model.from", [&] { return open_class_model(spec.model.from); });
+  check_longest(spec, *model);
+  if (model->vocab() > 0) {
+    hub::check_tokenizer_fits(*tokenizer, model->vocab(), spec.model.from, spec.place("model.from"),
+                              false);
+  }
+  const auto data = at_key(spec, "data", [&] {
+    return std::make_shared<const Dataset>(
+        spec, model->vocab() > 0 ? model->vocab() : tokenizer->vocab(), tokenizer, model->labels());
+  });
+  at_key(spec, "data.labels", [&] { model->set_labels(data->labels()); });
+  return std::make_shared<const ClassTask>(model, data);
+}
+
+}  // namespace tessera::runs
