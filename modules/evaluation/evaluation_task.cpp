@@ -27,13 +27,13 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// What the scores of documents become for all of them, by metric.
-struct KnownMetric {
+struct MetricForm {
   const char* name;
   RequestKind kind;
   const char* aggregation;
   bool higher_is_better;
 };
-constexpr KnownMetric known_metrics[] = {
+constexpr MetricForm known_metrics[] = {
     {"acc", RequestKind::multiple_choice, "mean", true},
     {"acc_norm", RequestKind::multiple_choice, "mean", true},
     {"acc_bytes", RequestKind::multiple_choice, "mean", true},
@@ -46,8 +46,8 @@ constexpr KnownMetric known_metrics[] = {
     {"exact_match", RequestKind::generate_until, "mean", true},
 };
 
-const KnownMetric* known_metric(const std::string& name, RequestKind kind) {
-  for (const KnownMetric& one : known_metrics) {
+const MetricForm* known_metric(const std::string& name, RequestKind kind) {
+  for (const MetricForm& one : known_metrics) {
     if (one.name == name && one.kind == kind) {
       return &one;
     }
@@ -409,7 +409,7 @@ class TaskReader {
       TaskMembers given(one, "metric_list.", problems_);
       TaskMetric metric;
       given.read("metric", metric.name);
-      const KnownMetric* known = known_metric(metric.name, task_.kind);
+      const MetricForm* known = known_metric(metric.name, task_.kind);
       if (known == nullptr) {
         given.problem("metric", fmt::format("'{}' is not supported for this output_type",
                                             shown(metric.name, 60)));

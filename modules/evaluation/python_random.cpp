@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t words = 624;
 
-/// The state that the words of a key make. Source: Matsumoto and Nishimura, mt19937ar.c (2002),
+/// The state that the words of a key make. Source: Matsumoto's mt19937ar.c (2002),
 /// init_by_array, which CPython uses.
 std::array<std::uint32_t, words> state_of(const std::vector<std::uint32_t>& key) {
   std::array<std::uint32_t, words> state{};

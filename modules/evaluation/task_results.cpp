@@ -37,9 +37,9 @@ struct Likelihood {
 };
 
 /// What a model knows of texts, as lm-evaluation-harness asks models of transformers.
-class AskedModel {
+class ModelAnswers {
  public:
-  explicit AskedModel(const text::TextModel& model)
+  explicit ModelAnswers(const text::TextModel& model)
       : model_(model), tokenizer_(*model.tokenizer().tokenizer) {
     const tokenize::SpecialTokens& special = model.tokenizer().special;
     const auto first = special.bos ? special.bos : special.eos;
@@ -379,7 +379,7 @@ struct PreparedTask::State {
     return both;
   }
 
-  std::vector<DocumentScore> of_choices(const AskedModel& asked,
+  std::vector<DocumentScore> of_choices(const ModelAnswers& asked,
                                         const TaskQuestion& question) const {
     const bool greedy = std::ranges::any_of(
         task.metrics, [](const TaskMetric& metric) { return metric.name == "exact_match"; });
@@ -396,7 +396,7 @@ struct PreparedTask::State {
     return scores;
   }
 
-  std::vector<DocumentScore> of_text(const AskedModel& asked, const TaskQuestion& question) const {
+  std::vector<DocumentScore> of_text(const ModelAnswers& asked, const TaskQuestion& question) const {
     const Likelihood found = asked.after(question.contexts[0], question.continuations[0], true);
     std::vector<DocumentScore> scores;
     for (const TaskMetric& metric : task.metrics) {
@@ -406,7 +406,7 @@ struct PreparedTask::State {
     return scores;
   }
 
-  std::vector<DocumentScore> of_document(const AskedModel& asked,
+  std::vector<DocumentScore> of_document(const ModelAnswers& asked,
                                          const TaskQuestion& question) const {
     const std::string& document = question.continuations[0];
     const double value = asked.whole(document);
@@ -419,7 +419,7 @@ struct PreparedTask::State {
     return scores;
   }
 
-  std::vector<TaskScore> of_answers(const AskedModel& asked) const {
+  std::vector<TaskScore> of_answers(const ModelAnswers& asked) const {
     std::vector<std::string> contexts;
     for (const TaskQuestion& question : questions) {
       contexts.push_back(question.contexts[0]);
@@ -475,7 +475,7 @@ PreparedTask::PreparedTask(PreparedTask&&) noexcept = default;
 const std::string& PreparedTask::name() const { return state_->task.name; }
 
 TaskResult PreparedTask::ask(const text::TextModel& model) const {
-  const AskedModel asked(model);
+  const ModelAnswers asked(model);
   const State& state = *state_;
   TaskResult result{.task = state.task.name,
                     .documents = std::ssize(state.questions),
