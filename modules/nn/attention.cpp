@@ -141,22 +141,16 @@ Tensor AttentionLayer::rotated(const Tensor& heads, const RotaryOptions& rotary,
   return rotate(heads, rotary, positions, buffers().empty() ? Tensor() : buffer("angles")->value);
 }
 
-void AttentionLayer::lengthen(const RotaryOptions& rotary, std::int64_t first,
-                              std::int64_t tokens) {
+void AttentionLayer::check_row(const RotaryOptions& rotary, std::int64_t tokens) const {
   const std::int64_t before = tokens_before();
   const std::int64_t limit = rotary.factors.limit;
-  if (buffers().empty() || before == 0 || before > limit || before + tokens <= limit) {
-    return;
-  }
-  if (cache_->is_split()) {
+  if (!buffers().empty() && before > 0 && before <= limit && before + tokens > limit) {
     fail_input({.thing = fmt::format("module '{}'", name()),
-                .wrong = "keys that are split over ranks cannot become those of a long row",
-                .expected = fmt::format("a prompt of more than {} tokens", limit),
-                .got = fmt::format("{}", before),
-                .advice = "generate without splitting sequences"});
+                .wrong = "a cache of a short row cannot become that of a long one",
+                .expected = fmt::format("at most {} tokens", limit),
+                .got = fmt::format("{}", before + tokens),
+                .advice = "clear the cache, and compute the whole row again"});
   }
-  cache_->change_keys(
-      [&](const Tensor& keys) { return as_in_long_row(keys, first, buffer("angles")->value); });
 }
 
 void AttentionLayer::add_inner() {
@@ -325,7 +319,7 @@ Tensor Attention::prepared(const Tensor& projected, const Child& norm,
 Tensors Attention::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);  // (B, T, C)
   const Tensor& mask = inputs[1];      // (B or 1, H or 1, T, keys)
-  lengthen(options_.rotary, 0, x.size(1));
+  check_row(options_.rotary, x.size(1));
   const TokenPositions positions = positions_of(inputs[2]);  // (B, T)
   const Tensor q =
       grown(prepared((*q_)(x), q_norm_, positions), options_.growth, positions);  // (B, T, H, D)

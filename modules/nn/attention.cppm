@@ -108,9 +108,9 @@ class AttentionLayer : public Module {
   /// Heads (B, T, H, D), rotated.
   Tensor rotated(const Tensor& heads, const RotaryOptions& rotary,
                  const TokenPositions& positions) const;
-  /// Where so many further tokens make a row long: the cached keys are rotated as in long rows,
-  /// those of their features from `first` on.
-  void lengthen(const RotaryOptions& rotary, std::int64_t first, std::int64_t tokens);
+  /// Errors (input): so many further tokens make the row of the cache a long one, so that all of
+  /// its keys and values would be others.
+  void check_row(const RotaryOptions& rotary, std::int64_t tokens) const;
   /// How many tokens are in the cache.
   std::int64_t tokens_before() const { return cache_ == nullptr ? 0 : cache_->length(); }
   /// q [B, T, H, D], k [B, T, KV, D], v [B, T, KV, Dv], rotated -> [B, T, H Dv]. Mask and

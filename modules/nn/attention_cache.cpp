@@ -4,7 +4,6 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -310,14 +309,6 @@ TokenPositions AttentionCache::positions_of(const Tensor& given) const {
 
 std::int64_t bytes_of(const Tensor& kept) {
   return kept ? local_of(kept).numel() * static_cast<std::int64_t>(size_of(kept.dtype())) : 0;
-}
-
-void AttentionCache::change_keys(const std::function<Tensor(const Tensor&)>& change) {
-  require(!is_split(), "attention cache: keys of a split one cannot be changed");
-  if (length_ > 0) {
-    ops::copy_(ops::narrow(keys_, 2, 0, length_),
-               ops::transpose(change(kept_tokens(keys_, 0, length_)), 1, 2));
-  }
 }
 
 std::int64_t AttentionCache::bytes() const { return bytes_of(keys_) + bytes_of(values_); }

@@ -62,8 +62,6 @@ class AttentionCache {
   Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values,
                 const ops::AttentionBlockOptions& options, std::int64_t chunk = 0,
                 const Tensor& sinks = {});
-  /// Replaces the keys of all tokens: [B, T, KV, D] -> the same. Errors: a split cache.
-  void change_keys(const std::function<Tensor(const Tensor&)>& change);
   /// Forgets all tokens.
   void clear() { *this = AttentionCache(axis_); }
 

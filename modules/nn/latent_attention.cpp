@@ -85,7 +85,7 @@ Tensors LatentAttention::forward(const Tensors& inputs) {
   const TokenPositions positions = positions_of(inputs[2]);  // (B, T)
   const std::int64_t plain = options_.plain_dim;
   const std::int64_t rotated = options_.rotated_dim;
-  lengthen(options_.rotary, plain, x.size(1));
+  check_row(options_.rotary, x.size(1));
   const std::int64_t rank = options_.latent_rank;
   const auto turned = [&](const Tensor& features) {
     return this->rotated(features, options_.rotary, positions);

@@ -77,10 +77,6 @@ Tensor numbers_of(const Tensor& x, const TokenPositions& positions);
 
 /// The angles of a position, f32 [2, pairs]: of short rows and of long ones.
 BufferPointer angles_of(const RotaryOptions& options, std::int64_t head_dim);
-/// Keys [B, T, H, D] that were rotated as in a short row, as those of a long one. Of the last
-/// dim the features from `first` on are rotated, and the token in front has the position 0.
-Tensor as_in_long_row(const Tensor& keys, std::int64_t first, const Tensor& angles);
-
 /// Features (B, T, H D) of heads -> (B, T, H, D).
 Tensor heads_of(const Tensor& features, std::int64_t width);
 

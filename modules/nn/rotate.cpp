@@ -103,21 +103,6 @@ BufferPointer angles_of(const RotaryOptions& options, std::int64_t head_dim) {
   return std::make_shared<Buffer>(table, false);
 }
 
-Tensor as_in_long_row(const Tensor& keys, std::int64_t first, const Tensor& angles) {
-  const std::int64_t dims = 2 * angles.size(1);
-  const std::int64_t after = keys.size(3) - first - dims;
-  const Tensor further = ops::sub(row_of(angles, true), row_of(angles, false));
-  Tensors parts;
-  if (first > 0) {
-    parts.push_back(ops::narrow(keys, 3, 0, first));
-  }
-  parts.push_back(turned_by(ops::narrow(keys, 3, first, dims), numbers_of(keys, {}), further, 1));
-  if (after > 0) {
-    parts.push_back(ops::narrow(keys, 3, first + dims, after));
-  }
-  return ops::cat(parts, 3);
-}
-
 void RotaryOptions::check(std::int64_t head_dim) const {
   const std::int64_t rotated = dims > 0 ? dims : head_dim;
   if (theta > 0 && (rotated % 2 != 0 || rotated > head_dim)) {

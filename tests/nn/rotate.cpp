@@ -134,7 +134,7 @@ TEST_CASE("wavelengths with factors turn as their angles say, and other ones in 
   }
 }
 
-TEST_CASE("a cache whose row becomes long has the keys of a long row") {
+TEST_CASE("a cache of a short row does not become that of a long one") {
   const nn::RotaryOptions rotary{
       .theta = 50,
       .dims = 4,
@@ -149,10 +149,14 @@ TEST_CASE("a cache whose row becomes long has the keys of a long row") {
   layer->set_cache(&cache);
   (*layer)(ops::narrow(x, 1, 0, 5));
   (*layer)(ops::narrow(x, 1, 5, 2));  // still short
-  const Tensor last = (*layer)(ops::narrow(x, 1, 7, tokens - 7));
+  const std::string error = testing::input_error([&] { (*layer)(ops::narrow(x, 1, 7, 1)); });
+  CHECK(error.find("expected at most 7 tokens, got 8") != std::string::npos);
+  cache.clear();
+  (*layer)(ops::narrow(x, 1, 0, 8));
+  const Tensor last = (*layer)(ops::narrow(x, 1, 8, tokens - 8));
   layer->set_cache(nullptr);
   const Tensor whole = (*layer)(x);
-  CHECK(largest_difference(last, ops::narrow(whole, 1, 7, tokens - 7)) < 1e-6);
+  CHECK(largest_difference(last, ops::narrow(whole, 1, 8, tokens - 8)) < 1e-6);
 }
 
 TEST_CASE("factors of wavelengths that do not fit are refused") {
