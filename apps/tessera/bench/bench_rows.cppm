@@ -62,8 +62,8 @@ nlohmann::ordered_json bench_tokenizer(const BenchArguments& arguments);
 /// many threads read all weights once, for all sequences together.
 nlohmann::ordered_json bench_generate(const BenchArguments& arguments);
 
-/// 1, 8 and 32 clients of one engine that ask at the same time, each with a prompt of 64 tokens for
-/// 64 more, with all threads: {name, tokens_per_second, processor_ms_per_token,
+/// 1, 8 and 32 clients of one engine that ask at the same time, each with a prompt of 32 tokens for
+/// 32 more, with all threads: {name, tokens_per_second, processor_ms_per_token,
 /// first_token_seconds and that of the client who waits longest, weights_read_seconds}. HTTP is not
 /// measured.
 nlohmann::ordered_json bench_serve(const BenchArguments& arguments);

@@ -27,8 +27,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t prompt_tokens = 64;
-constexpr std::int64_t written_tokens = 64;
+constexpr std::int64_t prompt_tokens = 32;
+constexpr std::int64_t written_tokens = 32;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
