@@ -300,6 +300,9 @@ TEST_CASE("the numbers of a server count its requests") {
   has(response.body, "\ntessera_generated_tokens_total 6\n");
   has(response.body, "\ntessera_first_token_seconds_bucket{le=\"+Inf\"} 1\n");
   has(response.body, "\ntessera_request_seconds_count 1\n");
+  // The two texts have the same prompt, which is computed once or kept for the second one.
+  has(response.body, "\ntessera_texts_waiting 0\n");
+  has(response.body, "# TYPE tessera_pages_used gauge\n");
 }
 
 TEST_CASE("a model without a chat template continues texts") {

@@ -103,6 +103,7 @@ class TextServer : public HttpService {
       while (!stops()) {
         begin_jobs();
         engine_.step();
+        counts_.set_engine(engine_.counts());
         model_.ranks().check_others();
         http.check();
       }

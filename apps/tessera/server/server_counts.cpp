@@ -5,9 +5,12 @@ module;
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 module tessera.app.server;
+
+import tessera.text;
 
 namespace tessera::app {
 namespace {
@@ -58,7 +61,26 @@ std::string ServerCounts::text() const {
     active -= count;
     lines += fmt::format("tessera_requests_total{{end=\"{}\"}} {}\n", ends[i], count);
   }
+  text::EngineCounts engine;
+  {
+    const std::lock_guard lock(mutex_);
+    engine = engine_;
+  }
   return lines +
+         number("tessera_texts_computing", "Texts that are computed now.", "gauge",
+                engine.computing) +
+         number("tessera_texts_waiting", "Texts that wait for memory or a place.", "gauge",
+                engine.waiting) +
+         number("tessera_pages_used", "Pages of keys and values that texts have now.", "gauge",
+                engine.pages) +
+         number("tessera_pages_most", "Pages that there can be.", "gauge", engine.most_pages) +
+         number("tessera_prompt_tokens_computed_total", "Tokens of prompts that were computed.",
+                "counter", engine.read) +
+         number("tessera_prompt_tokens_kept_total", "Tokens of prompts that were there already.",
+                "counter", engine.kept) +
+         number("tessera_texts_interrupted_total",
+                "Texts that gave back their memory for others and were read again.", "counter",
+                engine.interrupted) +
          number("tessera_requests_active", "Requests that wait or are being answered.", "gauge",
                 active) +
          number("tessera_prompt_tokens_total", "Tokens of prompts.", "counter", prompt_tokens_) +

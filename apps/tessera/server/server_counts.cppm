@@ -1,6 +1,7 @@
 export module tessera.app.server:server_counts;
 
 import tessera.app.base;
+import tessera.text;
 
 // What a server has done, as numbers for those who watch it.
 
@@ -17,6 +18,11 @@ class ServerCounts {
   void begin() { ++begun_; }
   /// A request that has begun, after this time.
   void end(RequestEnd how, double seconds);
+  /// What the engine has done so far, and has now.
+  void set_engine(const text::EngineCounts& counts) {
+    const std::lock_guard lock(mutex_);
+    engine_ = counts;
+  }
   /// The first token of a request came after this time.
   void first_token(double seconds) { first_token_.add(seconds); }
 
@@ -44,6 +50,8 @@ class ServerCounts {
   std::array<std::atomic<std::int64_t>, 4> ended_ = {};  // by RequestEnd
   Histogram first_token_;
   Histogram whole_;
+  mutable std::mutex mutex_;
+  text::EngineCounts engine_;
 };
 
 }  // namespace tessera::app
