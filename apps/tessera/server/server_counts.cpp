@@ -52,6 +52,11 @@ void ServerCounts::end(RequestEnd how, double seconds) {
   }
 }
 
+void ServerCounts::set_engine(const text::EngineCounts& counts) {
+  const std::lock_guard lock(mutex_);
+  engine_ = counts;
+}
+
 std::string ServerCounts::text() const {
   std::int64_t active = begun_;
   std::string lines =

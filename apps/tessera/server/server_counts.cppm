@@ -19,10 +19,7 @@ class ServerCounts {
   /// A request that has begun, after this time.
   void end(RequestEnd how, double seconds);
   /// What the engine has done so far, and has now.
-  void set_engine(const text::EngineCounts& counts) {
-    const std::lock_guard lock(mutex_);
-    engine_ = counts;
-  }
+  void set_engine(const text::EngineCounts& counts);
   /// The first token of a request came after this time.
   void first_token(double seconds) { first_token_.add(seconds); }
 
