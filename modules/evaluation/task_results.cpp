@@ -396,7 +396,8 @@ struct PreparedTask::State {
     return scores;
   }
 
-  std::vector<DocumentScore> of_text(const ModelAnswers& asked, const TaskQuestion& question) const {
+  std::vector<DocumentScore> of_text(const ModelAnswers& asked,
+                                     const TaskQuestion& question) const {
     const Likelihood found = asked.after(question.contexts[0], question.continuations[0], true);
     std::vector<DocumentScore> scores;
     for (const TaskMetric& metric : task.metrics) {

@@ -26,14 +26,16 @@ namespace {
 
 /// One of a few questions, with a temperature: what is drawn depends on the last bits of logits.
 std::string question(int number, bool stream) {
-  const char* const texts[] = {"Say one", "Say two", "Again", "What?", "Say nothing at all, please"};
-  return post(json{{"messages", {{{"role", "user"}, {"content", texts[number % 5]}}}},
-                   {"temperature", 1.5},
-                   {"seed", number % 7},
-                   {"ignore_eos", true},
-                   {"max_tokens", 8 + number % 11},
-                   {"stream", stream}}
-                  .dump());
+  const char* const texts[] = {"Say one", "Say two", "Again", "What?",
+                               "Say nothing at all, please"};
+  return post(json{
+      {"messages", {{{"role", "user"}, {"content", texts[number % 5]}}}},
+      {"temperature", 1.5},
+      {"seed", number % 7},
+      {"ignore_eos", true},
+      {"max_tokens", 8 + number % 11},
+      {"stream",
+       stream}}.dump());
 }
 
 std::string text_of(const Response& answer) {

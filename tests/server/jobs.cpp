@@ -115,8 +115,8 @@ TEST_CASE("nothing more is made for a client that has gone") {
     running->cancel();
   };
   model.options.sampling.temperature = 0;
-  const auto within = job_of(model.prompt("Question: colour of grass\nAnswer:"), model.options,
-                             minute, leaving);
+  const auto within =
+      job_of(model.prompt("Question: colour of grass\nAnswer:"), model.options, minute, leaving);
   running = within.get();
   model.run(within, count);
   CHECK(got.parts.size() < std::string(" green").size());
@@ -163,8 +163,9 @@ TEST_CASE("answers that are made together are those that are made alone") {
                                             "Question: colour of night\nAnswer:"};
   std::vector<Received> together(prompts.size());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    AnswerJob::begin(job_of(model.prompt(prompts[i]), model.options, minute, together[i].receiver()),
-                     model.model, model.engine, always);
+    AnswerJob::begin(
+        job_of(model.prompt(prompts[i]), model.options, minute, together[i].receiver()),
+        model.model, model.engine, always);
   }
   while (model.engine.step()) {
   }

@@ -64,10 +64,8 @@ std::vector<std::string> read_prompts(const std::string& path) {
 }
 
 nlohmann::ordered_json json_of(const std::string& prompt, const text::GeneratedText& text) {
-  nlohmann::ordered_json json = {{"prompt", prompt},
-                                 {"text", text.text},
-                                 {"end", name_of(text.end)},
-                                 {"tokens", text.tokens}};
+  nlohmann::ordered_json json = {
+      {"prompt", prompt}, {"text", text.text}, {"end", name_of(text.end)}, {"tokens", text.tokens}};
   for (const text::TokenLikelihoods& token : text.likelihoods) {
     json["log_probabilities"].push_back(token.own.log_probability);
     nlohmann::ordered_json likeliest = nlohmann::ordered_json::array();
