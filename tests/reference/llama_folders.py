@@ -80,8 +80,8 @@ def main():
     refused("rope_longrope_new", "rope", "longrope", rope,
             dict(rope_parameters=longrope | dict(rope_type="longrope", rope_theta=10000.0)))
     refused("hidden_act", "hidden_act", "gelu", "the feed-forward is silu(gate) * up", dict(hidden_act="gelu"))
-    refused("model_type", "model_type", "falcon", "a model of another kind",
-            dict(model_type="falcon", architectures=["FalconForCausalLM"]))
+    refused("model_type", "model_type", "mpt", "a model of another kind",
+            dict(model_type="mpt", architectures=["MPTForCausalLM"]))
 
 
 main()
