@@ -73,12 +73,10 @@ def main():
     folder(5, "tied", tie_word_embeddings=True)
     folder(6, "first_config", change=to_first_form, num_key_value_heads=4)
 
-    dynamic = dict(factor=4.0, original_max_position_embeddings=16)
-    longrope = dict(factor=4.0, short_factor=[1.0] * 4, long_factor=[2.0] * 4, original_max_position_embeddings=16)
+    spiral = dict(factor=4.0, original_max_position_embeddings=16, rope_type="spiral")
     rope = "other rotary embeddings change every position's angles"
-    refused("rope_longrope", "rope", "longrope", rope, dict(rope_scaling=longrope | dict(rope_type="longrope")))
-    refused("rope_longrope_new", "rope", "longrope", rope,
-            dict(rope_parameters=longrope | dict(rope_type="longrope", rope_theta=10000.0)))
+    refused("angles_old", "rope", "spiral", rope, dict(rope_scaling=spiral))
+    refused("angles_new", "rope", "spiral", rope, dict(rope_parameters=spiral | dict(rope_theta=10000.0)))
     refused("hidden_act", "hidden_act", "gelu", "the feed-forward is silu(gate) * up", dict(hidden_act="gelu"))
     refused("model_type", "model_type", "mpt", "a model of another kind",
             dict(model_type="mpt", architectures=["MPTForCausalLM"]))

@@ -81,6 +81,8 @@ const std::map<std::string, Numbers>& numbers() {
       {"model.rope_low", {{"0", "-1"}, {"0.5", "1"}}},
       {"model.rope_high", {{"0", "-1"}, {"4", "32"}}},
       {"model.rope_amplitude", {{"0", "-1"}, {"1", "1.4"}}},
+      {"model.rope_short_factors", {{"[0]", "[1, -1]"}, {"[1e-300]", "[0.5, 1e300]"}}},
+      {"model.rope_long_factors", {{"[0]", "[1, -1]"}, {"[1e-300]", "[0.5, 1e300]"}}},
       {"model.norm_eps", {{"0", "-1e-5"}, {"1e-300", "1"}}},
       {"model.dropout", {{"-0.001", "1", "1.5"}, {"0", "0.999"}}},
       {"data.seq_len", {{"0", "-1", "16777217"}, {"1", "16777216"}}},

@@ -11,6 +11,7 @@ module;
 #include <set>
 #include <string>
 #include <string_view>
+#include <tessera/json.hpp>
 #include <utility>
 #include <vector>
 module tessera.hub;
@@ -191,8 +192,8 @@ PeftFolder::PeftFolder(const std::string& folder, nn::Module& model) : folder_(f
     differences.add("adapter_config.json: fan_in_fan_out true is not supported");
   }
   if (!config.saved_modules.empty()) {
-    differences.add("adapter_config.json: modules_to_save is not supported",
-                    config.saved_modules[0]);
+    differences.add(fmt::format("adapter_config.json: modules_to_save {} is not supported",
+                                json_text(nlohmann::json(config.saved_modules))));
   }
   auto [stored, copies] = find(*file_, model, differences);
   copies_ = std::move(copies);
