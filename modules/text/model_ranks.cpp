@@ -256,7 +256,7 @@ Tensor ModelRanks::scored_logits(std::span<const std::int64_t> message) {
   const auto tokens = read_message(message, batch);
   const BatchScope scope(cache_, batch);
   const Tensor logits = model_(placed(tokens, 1, false));
-  const Tensor row = ops::select(logits.is_distributed() ? full_tensor(logits) : logits, 0, 0);
+  Tensor row = ops::select(logits.is_distributed() ? full_tensor(logits) : logits, 0, 0);
   if (row.size(0) == std::ssize(batch.scored)) {
     return row;
   }
