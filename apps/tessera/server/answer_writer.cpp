@@ -156,7 +156,7 @@ void AnswerWriter::end_text(std::size_t index, const text::GeneratedText& text) 
     if (asked.echo && asked_.request.options.likeliest) {
       TokenNames names(tokenizer_);
       whole.tokens.emplace().push_back(names.add(asked.tokens.front()));
-      texts_[index].names = std::move(names);
+      texts_[index].names = names;
       auto of_prompt = named(texts_[index], text.prompt_likelihoods);
       whole.tokens->insert(whole.tokens->end(), of_prompt->begin(), of_prompt->end());
     }
