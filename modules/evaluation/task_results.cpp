@@ -329,54 +329,34 @@ struct PreparedTask::State {
   std::vector<TaskQuestion> questions;
   std::int64_t batch = 8;
 
-  using Scores = std::vector<std::vector<DocumentScore>>;  // by metric
-
   /// Asks the documents of this copy one by one; each gives a value and a weight of each metric.
   template <class Ask>
   std::vector<TaskScore> scores_by_document(const text::TextModel& model, const Ask& ask) const {
-    std::vector<double> values;
+    const std::size_t metrics = task.metrics.size();
+    std::vector<std::vector<double>> values(metrics);
+    std::vector<std::vector<double>> weights(metrics);
     for (std::size_t i = 0; i < questions.size(); ++i) {
       const std::vector<DocumentScore> own = model.copies().owns(static_cast<std::int64_t>(i))
                                                  ? ask(questions[i])
-                                                 : std::vector<DocumentScore>(task.metrics.size());
-      for (const DocumentScore& one : own) {
-        values.push_back(one.value);
-        values.push_back(one.weight);
+                                                 : std::vector<DocumentScore>(metrics);
+      for (std::size_t metric = 0; metric < metrics; ++metric) {
+        values[metric].push_back(own[metric].value);
+        weights[metric].push_back(own[metric].weight);
       }
     }
-    const std::size_t metrics = task.metrics.size();
     std::vector<TaskScore> scores;
     for (std::size_t metric = 0; metric < metrics; ++metric) {
+      const std::vector<double> all_values = model.copies().joined(std::move(values[metric]));
+      const std::vector<double> all_weights = model.copies().joined(std::move(weights[metric]));
       std::vector<DocumentScore> all;
-      const std::vector<double> joined = joined_values(model, values, metric);
-      for (std::size_t i = 0; i < joined.size(); i += 2) {
-        all.push_back({.value = joined[i], .weight = joined[i + 1]});
+      for (std::size_t i = 0; i < all_values.size(); ++i) {
+        all.push_back({.value = all_values[i], .weight = all_weights[i]});
       }
       for (const FilterChain& chain : task.filters) {
         scores.push_back(score_of(task.metrics[metric], chain.name, all));
       }
     }
     return scores;
-  }
-
-  /// The values and weights of a metric, from the copies that have them.
-  std::vector<double> joined_values(const text::TextModel& model, const std::vector<double>& values,
-                                    std::size_t metric) const {
-    std::vector<double> of_metric;
-    std::vector<double> weights;
-    for (std::size_t i = 0; i < questions.size(); ++i) {
-      const std::size_t at = 2 * (i * task.metrics.size() + metric);
-      of_metric.push_back(values[at]);
-      weights.push_back(values[at + 1]);
-    }
-    of_metric = model.copies().joined(std::move(of_metric));
-    weights = model.copies().joined(std::move(weights));
-    std::vector<double> both;
-    for (std::size_t i = 0; i < of_metric.size(); ++i) {
-      both.push_back(of_metric[i]);
-      both.push_back(weights[i]);
-    }
-    return both;
   }
 
   std::vector<DocumentScore> of_choices(const ModelAnswers& asked,

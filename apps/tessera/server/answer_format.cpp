@@ -55,36 +55,59 @@ std::int64_t characters(const std::string& text) {
   return count;
 }
 
-class ChatAnswers : public AnswerFormat {
+/// What both endpoints have in common: whole answers and numbers of tokens, of their own objects.
+class JsonAnswers : public AnswerFormat {
  public:
-  const char* id_prefix() const override { return "chatcmpl"; }
-
   std::string whole(const AnswerHead& head, std::span<const AnswerText> texts,
                     const TokenUsage& usage) const override {
-    Ordered json = headed(head, "chat.completion");
+    Ordered json = headed(head, whole_object());
     json["choices"] = Ordered::array();
     for (const AnswerText& text : texts) {
-      json["choices"].push_back(
-          choice(text, "message", {{"role", "assistant"}, {"content", text.text}}));
+      json["choices"].push_back(whole_choice(text));
     }
     json["usage"] = usage_of(usage);
     return json_text(json);
   }
 
+  std::string usage(const AnswerHead& head, const TokenUsage& usage) const override {
+    Ordered json = headed(head, event_object());
+    json["choices"] = Ordered::array();
+    json["usage"] = usage_of(usage);
+    return event_of(json);
+  }
+
+ protected:
+  /// What answers and events call themselves.
+  virtual const char* whole_object() const = 0;
+  virtual const char* event_object() const = 0;
+  virtual Ordered whole_choice(const AnswerText& text) const = 0;
+
+  std::string event(const AnswerHead& head, Ordered choice) const {
+    Ordered json = headed(head, event_object());
+    json["choices"] = Ordered::array({std::move(choice)});
+    return event_of(json);
+  }
+};
+
+class ChatAnswers : public JsonAnswers {
+ public:
+  const char* id_prefix() const override { return "chatcmpl"; }
+
   std::string first(const AnswerHead& head, std::size_t index) const override {
-    return event(head, {.index = index}, {{"role", "assistant"}, {"content", ""}});
+    return event(head, choice({.index = index}, "delta", {{"role", "assistant"}, {"content", ""}}));
   }
 
   std::string part(const AnswerHead& head, const AnswerText& text) const override {
     const bool has_part = !text.text.empty() || text.tokens;
-    return event(head, text, has_part ? Ordered{{"content", text.text}} : Ordered::object());
+    return event(head, choice(text, "delta",
+                              has_part ? Ordered{{"content", text.text}} : Ordered::object()));
   }
 
-  std::string usage(const AnswerHead& head, const TokenUsage& usage) const override {
-    Ordered json = headed(head, "chat.completion.chunk");
-    json["choices"] = Ordered::array();
-    json["usage"] = usage_of(usage);
-    return event_of(json);
+ protected:
+  const char* whole_object() const override { return "chat.completion"; }
+  const char* event_object() const override { return "chat.completion.chunk"; }
+  Ordered whole_choice(const AnswerText& text) const override {
+    return choice(text, "message", {{"role", "assistant"}, {"content", text.text}});
   }
 
  private:
@@ -113,43 +136,22 @@ class ChatAnswers : public AnswerFormat {
     json["finish_reason"] = reason_of(text);
     return json;
   }
-
-  static std::string event(const AnswerHead& head, const AnswerText& text, const Ordered& delta) {
-    Ordered json = headed(head, "chat.completion.chunk");
-    json["choices"] = Ordered::array({choice(text, "delta", delta)});
-    return event_of(json);
-  }
 };
 
-class CompletionAnswers : public AnswerFormat {
+class CompletionAnswers : public JsonAnswers {
  public:
   const char* id_prefix() const override { return "cmpl"; }
-
-  std::string whole(const AnswerHead& head, std::span<const AnswerText> texts,
-                    const TokenUsage& usage) const override {
-    Ordered json = headed(head, "text_completion");
-    json["choices"] = Ordered::array();
-    for (const AnswerText& text : texts) {
-      json["choices"].push_back(choice(text));
-    }
-    json["usage"] = usage_of(usage);
-    return json_text(json);
-  }
 
   std::string first(const AnswerHead&, std::size_t) const override { return {}; }
 
   std::string part(const AnswerHead& head, const AnswerText& text) const override {
-    Ordered json = headed(head, "text_completion");
-    json["choices"] = Ordered::array({choice(text)});
-    return event_of(json);
+    return event(head, choice(text));
   }
 
-  std::string usage(const AnswerHead& head, const TokenUsage& usage) const override {
-    Ordered json = headed(head, "text_completion");
-    json["choices"] = Ordered::array();
-    json["usage"] = usage_of(usage);
-    return event_of(json);
-  }
+ protected:
+  const char* whole_object() const override { return "text_completion"; }
+  const char* event_object() const override { return "text_completion"; }
+  Ordered whole_choice(const AnswerText& text) const override { return choice(text); }
 
  private:
   static Ordered likelihoods(const std::vector<AnswerToken>& tokens) {
