@@ -9,6 +9,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
@@ -164,36 +165,42 @@ std::string Pattern::without(const std::string& text) const {
   return rest.append(text, at);
 }
 
-namespace {
+AnswerFilters::AnswerFilters(const FilterChain& chain, const std::string& where)
+    : name_(chain.name), where_(where) {
+  for (const AnswerFilter& filter : chain.filters) {
+    Step& step = steps_.emplace_back(filter, std::nullopt);
+    if (filter.kind == AnswerFilter::Kind::regex) {
+      step.pattern.emplace(filter.pattern, where);
+    }
+  }
+}
 
-std::string selected(const AnswerFilter& filter, const std::string& answer,
-                     const std::string& where) {
-  const Pattern pattern(filter.pattern, where);
-  const std::vector<std::string> found = pattern.find_all(answer);
+std::string AnswerFilters::selected(const Step& step, const std::string& answer) const {
+  const AnswerFilter& filter = step.filter;
+  const std::vector<std::string> found = step.pattern->find_all(answer);
   const std::int64_t at = filter.group < 0 ? std::ssize(found) + filter.group : filter.group;
   if (found.empty()) {
     return filter.fallback;
   }
   if (at < 0 || at >= std::ssize(found)) {
-    fail_input({.thing = where,
+    fail_input({.thing = where_,
                 .wrong = "group_select names a match that is not there",
                 .expected = fmt::format("one of {}", found.size()),
                 .got = fmt::format("{}", filter.group)});
   }
   const std::string& one = found[static_cast<std::size_t>(at)];
-  return one.empty() && pattern.has_several_groups() ? filter.fallback
-                                                     : std::string(without_space(one));
+  return one.empty() && step.pattern->has_several_groups() ? filter.fallback
+                                                           : std::string(without_space(one));
 }
 
-}  // namespace
-
-Json filtered(const FilterChain& chain, const std::string& answer, const std::string& where) {
+Json AnswerFilters::of(const std::string& answer) const {
   Json value = answer;
-  for (const AnswerFilter& filter : chain.filters) {
+  for (const Step& step : steps_) {
+    const AnswerFilter& filter = step.filter;
     const std::string text = value.is_string() ? value.get<std::string>() : std::string();
     switch (filter.kind) {
       case AnswerFilter::Kind::regex:
-        value = selected(filter, text, where);
+        value = selected(step, text);
         break;
       case AnswerFilter::Kind::strip:
         value = std::string(without_space(text));
@@ -214,20 +221,27 @@ Json filtered(const FilterChain& chain, const std::string& answer, const std::st
   return value;
 }
 
-bool matches_exactly(const ExactMatch& options, const std::string& answer,
-                     const std::vector<std::string>& right, const std::string& where) {
-  const auto compared = [&](std::string text) {
-    for (const std::string& pattern : options.ignored) {
-      text = Pattern(pattern, where).without(text);
-    }
-    if (options.ignore_case) {
-      text = in_case(text, &utf8proc_tolower);
-    }
-    if (options.ignore_punctuation) {
-      text = without_bytes(std::move(text), "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~");
-    }
-    return options.ignore_numbers ? without_bytes(std::move(text), "0123456789") : text;
-  };
+AnswerMatch::AnswerMatch(const ExactMatch& options, const std::string& where) : options_(options) {
+  for (const std::string& pattern : options.ignored) {
+    ignored_.emplace_back(pattern, where);
+  }
+}
+
+std::string AnswerMatch::compared(std::string text) const {
+  for (const Pattern& pattern : ignored_) {
+    text = pattern.without(text);
+  }
+  if (options_.ignore_case) {
+    text = in_case(text, &utf8proc_tolower);
+  }
+  if (options_.ignore_punctuation) {
+    text = without_bytes(std::move(text), "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~");
+  }
+  return options_.ignore_numbers ? without_bytes(std::move(text), "0123456789") : text;
+}
+
+bool AnswerMatch::is_one_of(const std::string& answer,
+                            const std::vector<std::string>& right) const {
   const std::string given = compared(answer);
   return std::ranges::any_of(right, [&](const std::string& one) { return compared(one) == given; });
 }

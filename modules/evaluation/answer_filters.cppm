@@ -31,12 +31,42 @@ class Pattern {
   std::unique_ptr<State> state_;
 };
 
-/// The answer after a chain of filters; null: a map has no word for it. Error (input): a pattern.
-nlohmann::json filtered(const FilterChain& chain, const std::string& answer,
-                        const std::string& where);
+/// A chain of filters, ready for answers.
+class AnswerFilters {
+ public:
+  /// Errors (input): a regular expression; `where` begins them.
+  AnswerFilters(const FilterChain& chain, const std::string& where);
 
-/// Whether an answer is one of the texts. Error (input): a pattern.
-bool matches_exactly(const ExactMatch& options, const std::string& answer,
-                     const std::vector<std::string>& right, const std::string& where);
+  const std::string& name() const { return name_; }
+  /// The answer after all of them; null: a map has no word for it. Errors (input): an expression
+  /// takes too many steps; a match that is not there.
+  nlohmann::json of(const std::string& answer) const;
+
+ private:
+  struct Step {
+    AnswerFilter filter;
+    std::optional<Pattern> pattern;
+  };
+  std::string selected(const Step& step, const std::string& answer) const;
+
+  std::string name_;
+  std::string where_;
+  std::vector<Step> steps_;
+};
+
+/// Compares answers with texts.
+class AnswerMatch {
+ public:
+  /// Errors (input): a regular expression; `where` begins them.
+  AnswerMatch(const ExactMatch& options, const std::string& where);
+  /// Error (input): an expression takes too many steps.
+  bool is_one_of(const std::string& answer, const std::vector<std::string>& right) const;
+
+ private:
+  std::string compared(std::string text) const;
+
+  ExactMatch options_;
+  std::vector<Pattern> ignored_;
+};
 
 }  // namespace tessera::evaluation

@@ -2,6 +2,7 @@ export module tessera.evaluation:task_results;
 
 import tessera.base;
 import tessera.text;
+import :kept_answers;
 
 // What a model makes of tasks.
 
@@ -24,12 +25,20 @@ struct TaskResult {
   std::vector<TaskScore> scores;
 };
 
+/// Whether questions are asked in a conversation, by the model's chat template.
+struct TaskChat {
+  bool asked = false;
+  bool one_turn = false;           // examples are a part of the question, not turns
+  std::string template_file = {};  // empty: the tokenizer's
+};
+
 /// How a task is asked.
 struct TaskOptions {
   std::string folder = {};                           // of data sets: FOLDER/TASK/SPLIT.jsonl
   std::optional<std::int64_t> shots = std::nullopt;  // instead of the task's own number
   std::int64_t limit = 0;                            // documents that are asked at most; 0: all
-  std::int64_t batch = 8;                            // texts that are generated at the same time
+  std::string system = {};                           // what comes before the task's description
+  TaskChat chat = {};
 };
 
 /// What a task asks of a model: made before a model computes, so that what is wrong with a task or
@@ -43,8 +52,12 @@ class PreparedTask {
 
   const std::string& name() const;
   /// The scores that lm-evaluation-harness gives the model. Of several copies of the model, each
-  /// asks its own documents, and all have the result. Errors (input): a text without tokens.
-  TaskResult ask(const text::TextModel& model) const;
+  /// asks its own documents, and all have the result. The engine has no other requests. `kept`:
+  /// answers that are there already, and where the others go; none: nothing is kept. Errors
+  /// (input): a text without tokens; answers that are longer than the model is meant for; a
+  /// conversation that the template does not allow.
+  TaskResult ask(const text::TextModel& model, text::Engine& engine,
+                 KeptAnswers* kept = nullptr) const;
 
  private:
   struct State;

@@ -9,6 +9,7 @@ module;
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
@@ -90,17 +91,26 @@ class FieldText {
               .got = shown(json_text(got), 80)});
 }
 
-/// A text in front of another one, with a delimiter where neither has white space there.
+/// Whether a delimiter is between two texts: both are there, and neither has white space there.
+bool is_delimited(const std::string& before, const std::string& after) {
+  return !before.empty() && !after.empty() && without_space_behind(before) == before &&
+         without_space_before(after) == after;
+}
+
 std::string delimited(const std::string& before, const std::string& after,
                       const std::string& delimiter) {
-  if (before.empty() || after.empty()) {
-    return before + after;
-  }
-  const bool space = without_space_behind(before) != before || without_space_before(after) != after;
-  return before + (space ? "" : delimiter) + after;
+  return before + (is_delimited(before, after) ? delimiter : "") + after;
 }
 
 }  // namespace
+
+std::string joined_text(std::span<const TaskMessage> messages) {
+  std::string text;
+  for (const TaskMessage& message : messages) {
+    text += message.text + message.delimiter;
+  }
+  return text;
+}
 
 std::vector<Document> split_documents(const EvaluationTask& task, const std::string& split,
                                       const std::string& folder) {
@@ -139,8 +149,10 @@ std::vector<Document> split_documents(const EvaluationTask& task, const std::str
 }
 
 struct TaskTexts::State {
-  State(const EvaluationTask& of, std::vector<Document> asked, std::vector<Document> shots_from)
+  State(const EvaluationTask& of, std::vector<Document> asked, std::vector<Document> shots_from,
+        std::string instruction)
       : task(of),
+        system(std::move(instruction)),
         documents(std::move(asked)),
         examples(std::move(shots_from)),
         text(of.text, documents.front(), of.file + ": doc_to_text"),
@@ -151,6 +163,7 @@ struct TaskTexts::State {
         random(shots_seed) {}
 
   const EvaluationTask& task;
+  std::string system;
   std::vector<Document> documents;
   std::vector<Document> examples;
   FieldText text;
@@ -254,7 +267,7 @@ struct TaskTexts::State {
   }
 
   /// A question with its answer.
-  std::string example(const Document& document) const {
+  void add_example(std::vector<TaskMessage>& messages, const Document& document) const {
     const Json asks = text_of(document);
     const Json answer = target_of(document);
     const auto choices = choice.given() ? choices_of(document) : std::vector<std::string>();
@@ -279,26 +292,40 @@ struct TaskTexts::State {
       refuse(target, "a text", one);
     }
     const std::string begins = plain(prefix, document);
-    const bool spaced = begins.empty() || delimited(question, begins, " ") != question + begins;
     if (right.empty()) {
-      return question + (begins.empty() || !spaced ? "" : task.target_delimiter) + begins;
+      add_question(messages, question, begins, task.target_delimiter);
+      return;
     }
-    return question + (spaced ? task.target_delimiter : "") + delimited(begins, right, " ") +
-           task.shots_delimiter;
+    const bool spaced = begins.empty() || is_delimited(question, begins);
+    messages.push_back({.role = TaskMessage::Role::user,
+                        .text = question,
+                        .delimiter = spaced ? task.target_delimiter : ""});
+    messages.push_back({.role = TaskMessage::Role::assistant,
+                        .text = delimited(begins, right, " "),
+                        .delimiter = task.shots_delimiter});
   }
 
-  /// The end of a context: the question, and what its answer begins with.
-  std::string asked_text(const std::string& question, const std::string& begins,
-                         const std::string& delimiter) const {
-    return begins.empty() ? question : delimited(question, begins, delimiter);
+  /// A question, and what its answer begins with.
+  static void add_question(std::vector<TaskMessage>& messages, const std::string& question,
+                           const std::string& begins, const std::string& delimiter) {
+    messages.push_back({.role = TaskMessage::Role::user,
+                        .text = question,
+                        .delimiter = is_delimited(question, begins) ? delimiter : ""});
+    if (!begins.empty()) {
+      messages.push_back({.role = TaskMessage::Role::assistant, .text = begins});
+    }
   }
 
   TaskQuestion question(const Document& document) {
     TaskQuestion made;
-    std::string before = plain(description, document);
+    std::vector<TaskMessage> before;
+    const std::string says = delimited(system, plain(description, document), task.shots_delimiter);
+    if (!says.empty()) {
+      before.push_back({.role = TaskMessage::Role::system, .text = says});
+    }
     if (task.kind != RequestKind::loglikelihood_rolling && task.shots > 0) {
       for (const std::size_t number : drawn(document)) {
-        before += example(examples[number]);
+        add_example(before, examples[number]);
       }
     }
     const std::string begins = plain(prefix, document);
@@ -312,20 +339,19 @@ struct TaskTexts::State {
     if (task.kind == RequestKind::multiple_choice && asks.is_number_integer()) {
       made.has_inputs = true;
       for (const std::string& one : made.choices) {
-        made.contexts.push_back(before + asked_text(one, begins, ""));
+        add_question(made.contexts.emplace_back(before), one, begins, "");
       }
-      made.continuations = {task.target_delimiter + written(made.target)};
+      made.continuations = {written(made.target)};
       made.target = asks;
       return made;
     }
     if (!asks.is_string()) {
       refuse(text, "a text", asks);
     }
-    made.contexts = {before + asked_text(asks.get<std::string>(), begins, task.target_delimiter)};
+    add_question(made.contexts.emplace_back(before), asks.get<std::string>(), begins,
+                 task.target_delimiter);
     if (task.kind == RequestKind::multiple_choice) {
-      for (const std::string& one : made.choices) {
-        made.continuations.push_back(task.target_delimiter + one);
-      }
+      made.continuations = made.choices;
     } else if (task.kind != RequestKind::generate_until) {
       made.continuations = {written(made.target)};
     }
@@ -341,8 +367,9 @@ struct TaskTexts::State {
 };
 
 TaskTexts::TaskTexts(const EvaluationTask& task, std::vector<Document> documents,
-                     std::vector<Document> examples)
-    : state_(std::make_unique<State>(task, std::move(documents), std::move(examples))) {}
+                     std::vector<Document> examples, std::string system)
+    : state_(std::make_unique<State>(task, std::move(documents), std::move(examples),
+                                     std::move(system))) {}
 TaskTexts::~TaskTexts() = default;
 
 std::size_t TaskTexts::count() const { return state_->documents.size(); }

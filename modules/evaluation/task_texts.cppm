@@ -18,22 +18,35 @@ using Document = nlohmann::json;
 std::vector<Document> split_documents(const EvaluationTask& task, const std::string& split,
                                       const std::string& folder);
 
+/// A part of what a model reads before it answers.
+struct TaskMessage {
+  enum class Role : std::uint8_t { system, user, assistant };
+  Role role = Role::user;
+  std::string text;
+  std::string delimiter = {};  // behind it, where messages are joined
+};
+
 /// What one document asks.
 struct TaskQuestion {
-  std::vector<std::string> contexts;       // one; or with several inputs one for each choice
+  /// One; or with several inputs one for each choice. The last message is the question, or of the
+  /// assistant, with which its answer begins.
+  std::vector<std::vector<TaskMessage>> contexts;
   std::vector<std::string> continuations;  // whose likelihood is asked; of one context or of each
   std::vector<std::string> choices;        // of multiple_choice
   nlohmann::json target;                   // a number, a text, or a list of them
   bool has_inputs = false;                 // the choices are in the contexts
 };
 
+/// The text that messages are without a chat template: one after the other.
+std::string joined_text(std::span<const TaskMessage> messages);
+
 /// Makes questions of documents, with the examples before them.
 class TaskTexts {
  public:
-  /// `documents`: those that are asked. `examples`: where shots are from. Errors (input): a field
-  /// is no template that is supported.
+  /// `documents`: those that are asked. `examples`: where shots are from. `system`: what comes
+  /// before a task's description. Errors (input): a field is no template that is supported.
   TaskTexts(const EvaluationTask& task, std::vector<Document> documents,
-            std::vector<Document> examples);
+            std::vector<Document> examples, std::string system = {});
   ~TaskTexts();
 
   std::size_t count() const;

@@ -48,16 +48,16 @@ using runs::RankTask, runs::Task, runs::task_of, runs::TaskFunctions;
 export namespace tessera::text {
 
 // A trained model that reads and writes text.
-using text::ask, text::log_likelihood, text::Perplexity, text::PerplexityOptions,
-    text::prompt_likelihoods, text::Question, text::QuestionOptions, text::read_questions,
-    text::record_perplexity, text::text_perplexity;
+using text::ask, text::log_likelihood, text::score_texts, text::Perplexity, text::PerplexityOptions,
+    text::ScoredText, text::TextLikelihood, text::Question, text::QuestionOptions,
+    text::read_questions, text::record_perplexity, text::text_perplexity;
 using text::candidates, text::choose, text::likelihoods_of, text::SamplingOptions,
     text::TokenLikelihood, text::TokenLikelihoods, text::TextTokens;
 using text::Chat, text::ChatFormat, text::ChatMessage, text::chat_template_of;
 using text::Continuation, text::Decoding, text::Engine, text::EngineCounts, text::EngineOptions,
     text::EngineRequest, text::generate, text::generate_text, text::GeneratedText,
-    text::GenerationOptions, text::prompt_tokens, text::StreamedText, text::TextEnd, text::TextPart,
-    text::TextReceiver;
+    text::GenerationOptions, text::prompt_tokens, text::ScoredPrompt, text::StreamedText,
+    text::TextEnd, text::TextPart, text::TextReceiver;
 using text::Copies, text::ModelFiles, text::ModelRanks, text::RankGrid, text::TextModel,
     text::with_text_model;
 
@@ -66,7 +66,7 @@ using text::Copies, text::ModelFiles, text::ModelRanks, text::RankGrid, text::Te
 export namespace tessera::evaluation {
 
 // Tasks of lm-evaluation-harness.
-using evaluation::PreparedTask, evaluation::TaskOptions, evaluation::TaskResult,
-    evaluation::TaskScore;
+using evaluation::KeptAnswers, evaluation::PreparedTask, evaluation::TaskChat,
+    evaluation::TaskOptions, evaluation::TaskResult, evaluation::TaskScore;
 
 }  // namespace tessera::evaluation

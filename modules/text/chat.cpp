@@ -143,6 +143,10 @@ std::vector<std::int64_t> ChatFormat::find_end() const {
   return {};
 }
 
+std::string ChatFormat::text(std::span<const ChatMessage> messages) const {
+  return rendered(messages, true);
+}
+
 std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messages) const {
   const tokenize::Tokenizer& tokenizer = *model_.tokenizer().tokenizer;
   const std::string text = rendered(messages, true);

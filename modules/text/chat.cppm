@@ -27,9 +27,12 @@ class ChatFormat {
   /// `file`: as of chat_template_of. Errors (input): those, and there is none.
   explicit ChatFormat(const TextModel& model, const std::string& file = "");
 
-  /// The conversation and what comes before an answer. Errors (input): a message is not UTF-8, or
-  /// one that is not the assistant's contains a special token; the template does not allow the
-  /// conversation.
+  /// The text of the conversation and what comes before an answer, in which special tokens of
+  /// messages count as such. Errors (input): a message is not UTF-8; the template does not allow
+  /// the conversation.
+  std::string text(std::span<const ChatMessage> messages) const;
+  /// Its tokens. Errors (input): those, and a message that is not the assistant's contains a
+  /// special token.
   std::vector<std::int64_t> prompt(std::span<const ChatMessage> messages) const;
   /// The token that the template writes behind an answer, where it is a special one: an answer ends
   /// with it, whether or not the model's files say so.

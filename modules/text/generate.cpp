@@ -69,15 +69,24 @@ struct Continuation::State {
       }
     }
     decoder_.start_after(std::move(before));
+    end_if_read();
   }
 
   bool ended() const { return ended_; }
 
-  void read_prompt() {
-    if (options_.likeliest && options_.of_prompt) {
-      text_.prompt_likelihoods = prompt_likelihoods(model_, tokens_, *options_.likeliest);
+  ScoredPrompt scored_prompt() {
+    if (!options_.likeliest || !options_.of_prompt) {
+      return {};
     }
-    if (options_.tokens == 0) {
+    return {.likeliest = *options_.likeliest, .take = [this](const TokenLikelihoods& one) {
+              text_.prompt_likelihoods.push_back(one);
+              end_if_read();
+            }};
+  }
+
+  /// Where no token is asked for, a text ends with its prompt.
+  void end_if_read() {
+    if (options_.tokens == 0 && text_.prompt_likelihoods.size() + 1 == prompt_) {
       end(TextEnd::length);
     }
   }
@@ -177,7 +186,7 @@ Continuation::~Continuation() = default;
 std::optional<std::int64_t> Continuation::next(const std::vector<double>& logits) {
   return state_->next(logits);
 }
-void Continuation::read_prompt() { state_->read_prompt(); }
+ScoredPrompt Continuation::scored_prompt() { return state_->scored_prompt(); }
 bool Continuation::ended() const { return state_->ended(); }
 void Continuation::end(TextEnd how) { state_->end(how); }
 GeneratedText Continuation::take() { return state_->take(); }
@@ -254,7 +263,7 @@ std::uint64_t seed_of(std::uint64_t seed, std::size_t number) {
 std::vector<GeneratedText> generate(const TextModel& model, Engine& engine,
                                     std::span<const std::vector<std::int64_t>> prompts,
                                     const GenerationOptions& options, const TextReceiver& receive,
-                                    const std::function<bool()>& wanted) {
+                                    const std::function<bool()>& wanted, const TextEnded& ended) {
   std::vector<std::unique_ptr<Continuation>> all;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     all.push_back(std::make_unique<Continuation>(model, prompts[i], i, options, receive));
@@ -262,13 +271,13 @@ std::vector<GeneratedText> generate(const TextModel& model, Engine& engine,
   std::vector<GeneratedText> texts(prompts.size());
   std::exception_ptr failed;
   const auto submit = [&](std::size_t i) {
-    all[i]->read_prompt();
     if (all[i]->ended()) {
       texts[i] = all[i]->take();
       return;
     }
     engine.submit({.prompt = prompts[i],
                    .tokens = room_of(model, prompts[i], options),
+                   .scored = all[i]->scored_prompt(),
                    .next = [&own = *all[i]](const auto& logits) { return own.next(logits); },
                    .wanted = [&] { return !failed && (!wanted || wanted()); },
                    .ended =
@@ -278,6 +287,9 @@ std::vector<GeneratedText> generate(const TextModel& model, Engine& engine,
                          }
                          all[i]->end(TextEnd::cancelled);
                          texts[i] = all[i]->take();
+                         if (error == nullptr && ended && texts[i].end != TextEnd::cancelled) {
+                           ended(i, texts[i]);
+                         }
                        }});
   };
   for (std::size_t i = 0; i < prompts.size() && !failed;) {

@@ -51,6 +51,9 @@ struct TextPart {
 /// Receives the parts of the text of a prompt, by its number. False: this text needs no more.
 using TextReceiver = std::function<bool(std::size_t prompt, const TextPart& part)>;
 
+/// Receives the whole text of a prompt, by its number.
+using TextEnded = std::function<void(std::size_t prompt, const GeneratedText& text)>;
+
 /// The seed of the n-th text of a call: texts of one seed are drawn independently.
 std::uint64_t seed_of(std::uint64_t seed, std::size_t number);
 
@@ -68,9 +71,8 @@ class Continuation {
   Continuation(const Continuation&) = delete;
   Continuation& operator=(const Continuation&) = delete;
 
-  /// Computes what is asked of the prompt itself; then the text has ended where no token is asked
-  /// for.
-  void read_prompt();
+  /// What is asked of the prompt itself; then the text has ended where no token is asked for.
+  ScoredPrompt scored_prompt();
   bool ended() const;
   /// The token that follows, by its logits; none: the text has ended.
   std::optional<std::int64_t> next(const std::vector<double>& logits);
@@ -86,13 +88,15 @@ class Continuation {
 /// Continues prompts of tokens: `options.batch` of them at the same time, each as Continuation. The
 /// work per token is linear in the number of tokens so far. Of several copies of the model, each
 /// continues its own prompts, and has all texts in the end. `wanted` is asked between steps: where
-/// it is false, texts end as cancelled. The engine has no other requests. Errors (input): those of
+/// it is false, texts end as cancelled. `ended` receives each text of this copy at its end. The
+/// engine has no other requests. Errors (input): those of
 /// Continuation and of Engine::submit.
 std::vector<GeneratedText> generate(const TextModel& model, Engine& engine,
                                     std::span<const std::vector<std::int64_t>> prompts,
                                     const GenerationOptions& options,
                                     const TextReceiver& receive = nullptr,
-                                    const std::function<bool()>& wanted = nullptr);
+                                    const std::function<bool()>& wanted = nullptr,
+                                    const TextEnded& ended = nullptr);
 
 /// The tokens of a text as a prompt (data::TextEncoder::prompt). Errors (input): those; it is
 /// empty.

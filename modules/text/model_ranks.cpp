@@ -53,8 +53,18 @@ struct ModelRanks::Call {
 
 namespace {
 
-/// A batch and its tokens as numbers.
+/// The logarithm of a token's probability, and the ids and logarithms of the likeliest ones.
+void add_values(std::vector<double>& values, const TokenLikelihoods& found) {
+  values.push_back(found.own.log_probability);
+  for (const TokenLikelihood& other : found.likeliest) {
+    values.push_back(static_cast<double>(other.token));
+    values.push_back(other.log_probability);
+  }
+}
+
+/// A batch, what is asked of its scored tokens, and its tokens as numbers.
 std::vector<std::int64_t> message_of(const nn::RaggedBatch& batch,
+                                     std::span<const TokenRequest> asked,
                                      std::span<const std::int64_t> tokens) {
   std::vector<std::int64_t> message = {std::ssize(batch.rows), batch.places, batch.states,
                                        batch.exact ? 1 : 0, std::ssize(batch.scored)};
@@ -64,14 +74,17 @@ std::vector<std::int64_t> message_of(const nn::RaggedBatch& batch,
       message.insert(message.end(), {run.position, run.place, run.count});
     }
   }
-  message.insert(message.end(), batch.scored.begin(), batch.scored.end());
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    message.insert(message.end(), {batch.scored[i], asked[i].next, asked[i].likeliest});
+  }
   message.insert(message.end(), tokens.begin(), tokens.end());
   return message;
 }
 
 /// Reads such a message; returns the tokens.
 std::span<const std::int64_t> read_message(std::span<const std::int64_t> message,
-                                           nn::RaggedBatch& batch) {
+                                           nn::RaggedBatch& batch,
+                                           std::vector<TokenRequest>& asked) {
   std::size_t at = 0;
   const auto next = [&] { return message[at++]; };
   const std::int64_t rows = next();
@@ -95,6 +108,8 @@ std::span<const std::int64_t> read_message(std::span<const std::int64_t> message
   }
   for (std::int64_t i = 0; i < scored; ++i) {
     batch.scored.push_back(next());
+    const std::int64_t token = next();
+    asked.push_back({.next = token, .likeliest = next()});
   }
   return message.subspan(at);
 }
@@ -118,6 +133,16 @@ class BatchScope {
 };
 
 }  // namespace
+
+TokenLikelihoods read_likelihoods(std::span<const double> values, std::int64_t token) {
+  TokenLikelihoods found;
+  found.own = {.token = token, .log_probability = values[0]};
+  for (std::size_t at = 1; at < values.size(); at += 2) {
+    found.likeliest.push_back(
+        {.token = static_cast<std::int64_t>(values[at]), .log_probability = values[at + 1]});
+  }
+  return found;
+}
 
 ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const DeviceMesh& mesh,
                        int context)
@@ -251,17 +276,25 @@ Tensor ModelRanks::last_logits(std::span<const std::int64_t> tokens, std::int64_
   return ops::select(full_tensor(last), 1, chunks_ - 1);
 }
 
-Tensor ModelRanks::scored_logits(std::span<const std::int64_t> message) {
+std::vector<double> ModelRanks::scored_values(std::span<const std::int64_t> message) {
   nn::RaggedBatch batch;
-  const auto tokens = read_message(message, batch);
+  std::vector<TokenRequest> asked;
+  const auto tokens = read_message(message, batch, asked);
   const BatchScope scope(cache_, batch);
   const Tensor logits = model_(placed(tokens, 1, false));
-  Tensor row = ops::select(logits.is_distributed() ? full_tensor(logits) : logits, 0, 0);
-  if (row.size(0) == std::ssize(batch.scored)) {
-    return row;
+  const Tensor rows = ops::select(logits.is_distributed() ? full_tensor(logits) : logits, 0, 0);
+  const bool only_scored = rows.size(0) == std::ssize(batch.scored);
+  std::vector<double> values;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    const auto at = only_scored ? static_cast<std::int64_t>(i) : batch.scored[i];
+    const std::vector<double> row = to_doubles(ops::select(rows, 0, at));
+    if (asked[i].next < 0) {
+      values.insert(values.end(), row.begin(), row.end());
+    } else {
+      add_values(values, likelihoods_of(row, asked[i].next, asked[i].likeliest));
+    }
   }
-  const std::span<const std::int64_t> scored = batch.scored;
-  return ops::index_select(row, from_values(scored, {std::ssize(scored)}), 0);
+  return values;
 }
 
 Tensor ModelRanks::loss(std::span<const std::int64_t> tokens,
@@ -298,14 +331,9 @@ std::vector<double> ModelRanks::likelihood_values(std::span<const std::int64_t> 
         to_doubles(logits.is_distributed() ? full_tensor(logits) : logits);
     const std::size_t vocab = all.size() / read.size();
     for (std::size_t i = 0; i < read.size(); ++i) {
-      const TokenLikelihoods found =
-          likelihoods_of(std::span(all).subspan(i * vocab, vocab),
-                         tokens[static_cast<std::size_t>(begin) + i + 1], likeliest);
-      values.push_back(found.own.log_probability);
-      for (const TokenLikelihood& other : found.likeliest) {
-        values.push_back(static_cast<double>(other.token));
-        values.push_back(other.log_probability);
-      }
+      add_values(values,
+                 likelihoods_of(std::span(all).subspan(i * vocab, vocab),
+                                tokens[static_cast<std::size_t>(begin) + i + 1], likeliest));
     }
   }
   return values;
@@ -354,7 +382,10 @@ std::vector<double> ModelRanks::computed(const Call& call) {
       ++clears_;
       rows_.clear();
     }
-    result = in_batches ? scored_logits(values) : last_logits(tokens_to_read(call), call.rows);
+    if (in_batches) {
+      return scored_values(values);
+    }
+    result = last_logits(tokens_to_read(call), call.rows);
   }
   return to_doubles(result.is_distributed() ? full_tensor(result) : result);
 }
@@ -386,10 +417,12 @@ TextBytes ModelRanks::text_bytes() {
   nn::RaggedBatch batch{
       .rows = {{.kept = {{.count = 1}}}}, .places = 1, .states = 1, .scored = {0}};
   const std::int64_t token = 0;
-  static_cast<void>(together({.kind = Call::Kind::batch,
-                              .rows = 1,
-                              .anew = true,
-                              .values = message_of(batch, std::span(&token, 1))}));
+  const TokenRequest asked;
+  static_cast<void>(
+      together({.kind = Call::Kind::batch,
+                .rows = 1,
+                .anew = true,
+                .values = message_of(batch, std::span(&asked, 1), std::span(&token, 1))}));
   TextBytes bytes;
   for (const nn::AttentionCache& layer : cache_.layers) {
     bytes.position += layer.bytes();
@@ -400,9 +433,12 @@ TextBytes ModelRanks::text_bytes() {
   return bytes;
 }
 
-std::vector<double> ModelRanks::batch_logits(const nn::RaggedBatch& batch,
-                                             std::span<const std::int64_t> tokens) {
-  return together({.kind = Call::Kind::batch, .rows = 1, .values = message_of(batch, tokens)});
+std::vector<double> ModelRanks::batch_values(const nn::RaggedBatch& batch,
+                                             std::span<const std::int64_t> tokens,
+                                             std::span<const TokenRequest> asked) {
+  require(asked.size() == batch.scored.size(), "model: what is asked is not what is scored");
+  return together(
+      {.kind = Call::Kind::batch, .rows = 1, .values = message_of(batch, asked, tokens)});
 }
 
 double ModelRanks::loss_sum(std::span<const std::int64_t> tokens,
@@ -422,12 +458,7 @@ std::vector<TokenLikelihoods> ModelRanks::likelihoods(std::span<const std::int64
   const std::size_t of_token = values.size() / count;
   std::vector<TokenLikelihoods> all(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto own = std::span(values).subspan(i * of_token, of_token);
-    all[i].own = {.token = tokens[i + 1], .log_probability = own[0]};
-    for (std::size_t at = 1; at < of_token; at += 2) {
-      all[i].likeliest.push_back(
-          {.token = static_cast<std::int64_t>(own[at]), .log_probability = own[at + 1]});
-    }
+    all[i] = read_likelihoods(std::span(values).subspan(i * of_token, of_token), tokens[i + 1]);
   }
   return all;
 }

@@ -12,6 +12,19 @@ import :text_memory;
 
 export namespace tessera::text {
 
+/// What is asked of a token whose logits are computed.
+struct TokenRequest {
+  std::int64_t next = -1;      // how likely this one is after it; -1: nothing but the logits
+  std::int64_t likeliest = 0;  // of `next`: with so many of the likeliest tokens
+  /// Values that likelihoods_in() reads; of logits there are as many as tokens of the model.
+  std::int64_t values(std::int64_t vocab) const {
+    return next < 0 ? vocab : 1 + 2 * std::min(likeliest, vocab);
+  }
+};
+
+/// The likelihoods of a token that such values are.
+TokenLikelihoods read_likelihoods(std::span<const double> values, std::int64_t token);
+
 /// A model that this rank has alone, or that the ranks of a mesh have in parts. The first of these
 /// ranks leads: it calls the functions, and the others take part in each call by follow(). All that
 /// decides about what is computed (texts, what is sampled, stdin, requests) is in one process
@@ -47,10 +60,12 @@ class ModelRanks {
   bool takes_batches() const { return slow_because_.empty() && context_ < 0 && short_rows_ == 0; }
   /// What each rank keeps of a text of a batch. Forgets all that is kept.
   TextBytes text_bytes();
-  /// The logits [scored, vocab] of a batch's tokens, which are in the order of its rows. What is
-  /// kept between batches is forgotten by next_logits(). Errors: those of next_logits().
-  std::vector<double> batch_logits(const nn::RaggedBatch& batch,
-                                   std::span<const std::int64_t> tokens);
+  /// What is asked of each scored token of a batch, whose tokens are in the order of its rows: its
+  /// values, one after the other. What is kept between batches is forgotten by next_logits().
+  /// Errors: those of next_logits().
+  std::vector<double> batch_values(const nn::RaggedBatch& batch,
+                                   std::span<const std::int64_t> tokens,
+                                   std::span<const TokenRequest> asked);
   /// How often all that was kept has been forgotten.
   std::int64_t clears() const { return clears_; }
   /// The sum of the losses of one row of tokens. Errors: the same.
@@ -87,7 +102,7 @@ class ModelRanks {
   Tensor placed(std::span<const std::int64_t> values, std::int64_t rows, bool chunked) const;
   /// The logits [rows, vocab] of the last token.
   Tensor last_logits(std::span<const std::int64_t> tokens, std::int64_t rows);
-  Tensor scored_logits(std::span<const std::int64_t> message);
+  std::vector<double> scored_values(std::span<const std::int64_t> message);
   Tensor loss(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
   /// For each token after the first one: the logarithm of its probability, and the ids and
   /// logarithms of the likeliest.

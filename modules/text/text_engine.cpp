@@ -30,18 +30,41 @@ struct Engine::Job {
   EngineRequest request;
   std::vector<std::int64_t> tokens;  // the prompt and what follows it
   std::int64_t computed = 0;         // of them, whose keys and values are kept
+  std::int64_t scored = 0;           // how many of the prompt need no score, or have it
   TextMemory::Text memory = {};
   bool has_memory = false;
   bool left = false;
 
-  std::int64_t missing() const { return std::ssize(tokens) - computed; }
+  bool writes() const { return request.tokens > 0; }
+  bool has_scores() const { return scored == std::ssize(request.prompt); }
+  /// The tokens that are computed: where none follows, the last one needs not be.
+  std::int64_t missing() const { return std::ssize(tokens) - (writes() ? 0 : 1) - computed; }
+  /// Those of which nothing that is kept need be computed again: the token before one that is
+  /// scored does.
+  std::span<const std::int64_t> reusable() const {
+    return has_scores() ? std::span(tokens)
+                        : std::span(tokens).first(static_cast<std::size_t>(scored));
+  }
+  /// How many scores the next `count` tokens give.
+  std::int64_t scores_in(std::int64_t count) const {
+    const std::int64_t end = std::min(computed + count + 1, std::ssize(request.prompt));
+    return std::max<std::int64_t>(end - scored, 0);
+  }
   bool is_wanted() const { return !request.wanted || request.wanted(); }
 };
 
-/// The tokens of a request in a step.
+/// The tokens of a request in a step, and what is asked of them: a function of another request may
+/// cancel the job meanwhile.
 struct Engine::Share {
-  Job* job = nullptr;
-  std::int64_t count = 0;
+  Share(Job& of, std::int64_t tokens)
+      : job(&of), count(tokens), scores(of.scores_in(tokens)), ends(tokens == of.missing()) {}
+
+  Job* job;
+  std::int64_t count;
+  std::int64_t scores;
+  bool ends;  // the last tokens that are computed before the next one is known
+
+  bool writes() const { return ends && job->writes(); }
 };
 
 Engine::Engine(ModelRanks& ranks, std::int64_t vocab, const EngineOptions& options)
@@ -66,8 +89,9 @@ void Engine::take_memory() {
 
 std::int64_t Engine::submit(EngineRequest request) {
   const std::int64_t longest = std::ssize(request.prompt) + request.tokens;
-  if (request.prompt.empty() || request.tokens < 1) {
-    fail_input({.thing = "engine", .wrong = "a prompt, or what follows it, has no tokens"});
+  if (request.prompt.empty() || request.tokens < (request.scored.take ? 0 : 1) ||
+      request.scored.first < 1) {
+    fail_input({.thing = "engine", .wrong = "a prompt, or what is asked of it, has no tokens"});
   }
   for (const std::int64_t token : request.prompt) {
     if (token < 0 || token >= vocab_) {
@@ -89,6 +113,8 @@ std::int64_t Engine::submit(EngineRequest request) {
   auto job = std::make_unique<Job>();
   job->number = ++numbers_;
   job->tokens = request.prompt;
+  job->scored = request.scored.take ? std::min(request.scored.first, std::ssize(request.prompt))
+                                    : std::ssize(request.prompt);
   job->request = std::move(request);
   waiting_.push_back(std::move(job));
   return numbers_;
@@ -107,7 +133,8 @@ void Engine::cancel(std::int64_t number) {
 void Engine::drop_unwanted() {
   std::vector<std::unique_ptr<Job>> dropped;
   for (auto& job : waiting_) {
-    if (!job->is_wanted()) {
+    const bool has_all = !job->writes() && job->has_scores();
+    if (has_all || !job->is_wanted()) {
       dropped.push_back(std::move(job));
     }
   }
@@ -123,20 +150,44 @@ void Engine::drop_unwanted() {
   remove_left();
 }
 
+/// Whether another is reading what this one would read too, up to the same end of a page.
+bool Engine::waits_for_another(const Job& job) const {
+  if (!memory_->shares_pages()) {
+    return false;
+  }
+  const std::span<const std::int64_t> own = job.reusable();
+  return std::ranges::any_of(active_, [&](const auto& other) {
+    const auto end = std::ranges::mismatch(own, other->tokens).in1;
+    // The last token is always computed.
+    const std::int64_t equal = std::min(end - own.begin(), std::ssize(own) - 1);
+    const std::int64_t shared = equal / PageTable::page_size * PageTable::page_size;
+    return other->has_memory && shared > std::max(job.computed, other->computed);
+  });
+}
+
 /// Those that came first join, while there is room for more than what all have.
 void Engine::admit() {
-  while (!waiting_.empty() && std::ssize(active_) < options_.most) {
-    Job& job = *waiting_.front();
+  std::int64_t looked_at = 0;
+  for (auto next = waiting_.begin();
+       next != waiting_.end() && std::ssize(active_) < options_.most && looked_at < options_.most;
+       ++looked_at) {
+    Job& job = **next;
     if (memory_) {
       constexpr std::int64_t usual = 512;  // most texts end long before their limit
       const auto memory = memory_->begin(
-          job.tokens, std::ssize(job.request.prompt) + std::min(job.request.tokens - 1, usual));
+          job.reusable(), std::ssize(job.request.prompt) +
+                              std::min(std::max<std::int64_t>(job.request.tokens - 1, 0), usual));
       if (!memory) {
         return;
       }
       job.memory = *memory;
       job.has_memory = true;
       job.computed = job.memory.kept;
+      if (waits_for_another(job)) {
+        give_back(job);
+        ++next;
+        continue;
+      }
       // All that it reads has room, beside the next tokens of the others.
       const std::int64_t needed = job.missing() + std::ssize(active_) * PageTable::page_size;
       if (!active_.empty() && memory_->free_positions() < needed) {
@@ -145,10 +196,10 @@ void Engine::admit() {
       }
       counts_.kept += job.memory.kept;
     }
-    active_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    std::ranges::sort(active_, {}, [](const auto& each) { return each->number; });
+    active_.push_back(std::move(*next));
+    next = waiting_.erase(next);
   }
+  std::ranges::sort(active_, {}, [](const auto& each) { return each->number; });
 }
 
 /// Its memory is free, and what it has computed is kept as long as nothing else needs the room.
@@ -205,7 +256,7 @@ std::vector<Engine::Share> Engine::shares() {
     }
     if (reserve(*job, job->computed + count)) {
       left -= job->missing() > 1 ? count : 0;
-      all.push_back({job.get(), count});
+      all.emplace_back(*job, count);
     }
   }
   return all;
@@ -243,19 +294,29 @@ void Engine::compute(const std::vector<Share>& shares) {
   nn::RaggedBatch batch{
       .places = memory_->places(), .states = memory_->states(), .exact = options_.exact};
   std::vector<std::int64_t> tokens;
-  for (const auto& [job, count] : shares) {
+  std::vector<TokenRequest> asked;
+  for (const Share& share : shares) {
+    Job* const job = share.job;
+    const std::int64_t count = share.count;
+    const std::int64_t begin = std::ssize(tokens);
     batch.rows.push_back(memory_->row(job->memory, job->computed, count));
     const auto own =
         std::span(job->tokens)
             .subspan(static_cast<std::size_t>(job->computed), static_cast<std::size_t>(count));
     tokens.insert(tokens.end(), own.begin(), own.end());
-    if (count == job->missing()) {
+    for (std::int64_t at = 0; at < share.scores; ++at) {
+      batch.scored.push_back(begin + job->scored - 1 - job->computed + at);
+      asked.push_back({.next = job->tokens[static_cast<std::size_t>(job->scored + at)],
+                       .likeliest = job->request.scored.likeliest});
+    }
+    if (share.writes()) {
       batch.scored.push_back(std::ssize(tokens) - 1);
+      asked.emplace_back();
     }
   }
-  std::vector<double> logits;
+  std::vector<double> values;
   try {
-    logits = ranks_.batch_logits(batch, tokens);
+    values = ranks_.batch_values(batch, tokens, asked);
   } catch (const std::exception& error) {
     for (const auto& job : active_) {
       job->computed = 0;
@@ -265,21 +326,38 @@ void Engine::compute(const std::vector<Share>& shares) {
     return;
   }
   known_clears_ = ranks_.clears();
-  std::size_t scored = 0;
-  for (const auto& [job, count] : shares) {
-    const bool writes = count == job->missing();
-    const std::size_t begin = scored * static_cast<std::size_t>(vocab_);
-    scored += writes ? 1 : 0;
-    if (job->left) {
+  std::size_t at = 0;
+  const auto next_values = [&](std::int64_t count) {
+    return std::span(values).subspan(std::exchange(at, at + static_cast<std::size_t>(count)),
+                                     static_cast<std::size_t>(count));
+  };
+  for (const Share& share : shares) {
+    Job& job = *share.job;
+    const TokenRequest score{.next = 0, .likeliest = job.request.scored.likeliest};
+    const auto scores = next_values(share.scores * score.values(vocab_));
+    const auto logits = next_values(share.writes() ? vocab_ : 0);
+    if (job.left) {
       continue;  // another one's function has cancelled it
     }
-    counts_.read += job->computed < std::ssize(job->request.prompt) ? count : 0;
-    job->computed += count;
-    memory_->know(job->memory, job->tokens, job->computed);
-    if (writes) {
-      const auto own = std::span(logits).subspan(begin, static_cast<std::size_t>(vocab_));
-      write(*job, {own.begin(), own.end()});
+    counts_.read += job.computed < std::ssize(job.request.prompt) ? share.count : 0;
+    job.computed += share.count;
+    memory_->know(job.memory, job.tokens, job.computed);
+    take_scores(job, scores, static_cast<std::size_t>(score.values(vocab_)));
+    if (!job.left && share.ends) {
+      share.writes() ? write(job, {logits.begin(), logits.end()}) : leave(job);
     }
+  }
+}
+
+/// The likelihoods of the next tokens of a prompt.
+void Engine::take_scores(Job& job, std::span<const double> values, std::size_t of_token) {
+  try {
+    for (std::size_t at = 0; at < values.size() && !job.left; at += of_token) {
+      const std::int64_t token = job.tokens[static_cast<std::size_t>(job.scored++)];
+      job.request.scored.take(read_likelihoods(values.subspan(at, of_token), token));
+    }
+  } catch (const std::exception& error) {
+    leave(job, &error);
   }
 }
 
@@ -289,6 +367,16 @@ void Engine::compute_alone(Job& job) {
     return;
   }
   try {
+    if (!job.has_scores()) {
+      const auto all = ranks_.likelihoods(job.request.prompt, job.request.scored.likeliest);
+      while (!job.left && !job.has_scores()) {
+        job.request.scored.take(all[static_cast<std::size_t>(job.scored++) - 1]);
+      }
+    }
+    if (!job.left && !job.writes()) {
+      leave(job);
+      return;
+    }
     const auto wanted = [&] { return !job.left && job.is_wanted(); };
     const auto logits = alone_.next({job.tokens}, wanted);
     counts_.read +=

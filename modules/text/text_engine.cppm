@@ -4,23 +4,34 @@ import tessera.base;
 import tessera.nn;
 import :model_ranks;
 import :decoding;
+import :sampling;
 import :text_memory;
 
 // Many texts that a model continues at the same time.
 
 export namespace tessera::text {
 
+/// What is asked of a prompt itself: how likely its tokens are after those before them.
+struct ScoredPrompt {
+  std::int64_t first = 1;      // the place of the first of them, from 1
+  std::int64_t likeliest = 0;  // with so many of the likeliest tokens in each place
+  /// Called for one after the other, once. Empty: nothing is asked.
+  std::function<void(const TokenLikelihoods&)> take = nullptr;
+};
+
 /// A text to be continued. The engine calls the functions within Engine::step().
 struct EngineRequest {
   std::vector<std::int64_t> prompt;
-  std::int64_t tokens = 1;  // that follow, at most: what it may need memory for
-  /// The token that follows, by its logits [vocab]; none: the text has ended.
-  std::function<std::optional<std::int64_t>(const std::vector<double>& logits)> next;
+  std::int64_t tokens = 1;  // that follow, at most: what it may need memory for; 0: only `scored`
+  ScoredPrompt scored = {};
+  /// The token that follows, by its logits [vocab]; none: the text has ended. Empty where none may
+  /// follow.
+  std::function<std::optional<std::int64_t>(const std::vector<double>& logits)> next = nullptr;
   /// Asked before each step; where it is false, the request leaves. May be empty.
   std::function<bool()> wanted = nullptr;
   /// The last call, unless it was cancelled: the text has ended or is not wanted, or `error` is
   /// what was wrong with it (then std::current_exception() is it); null: nothing was.
-  std::function<void(const std::exception* error)> ended;
+  std::function<void(const std::exception* error)> ended = nullptr;
 };
 
 /// How many requests an engine computes, in which memory, and how.
@@ -48,9 +59,10 @@ struct EngineCounts {
 };
 
 /// Continues texts of a model together: requests join and leave between steps. A step computes the
-/// next token of each text that is written, and a part of each prompt that is read. Where memory is
-/// used up, the request that came last gives back its own and is read again later. Models that
-/// cannot compute several texts at once (ModelRanks::takes_batches) compute one after the other.
+/// next token of each text that is written, and a part of each prompt that is read. What begins as
+/// another that is being read waits for what they share. Where memory is used up, the request that
+/// came last gives back its own and is read again later. Models that cannot compute several texts
+/// at once (ModelRanks::takes_batches) compute one after the other.
 class Engine {
  public:
   /// The model's ranks must outlive it, and are used by nothing else between its steps, except by
@@ -63,14 +75,16 @@ class Engine {
 
   /// Why whole texts are computed for each token; empty: they are not.
   const std::string& slow_because() const { return ranks_.slow_because(); }
-  /// A request's number. Errors (input): no tokens, a token that the model does not have; it needs
-  /// more memory than there is.
+  /// A request's number. Errors (input): no tokens, a token that the model does not have; nothing
+  /// is asked; it needs more memory than there is.
   std::int64_t submit(EngineRequest request);
   /// It leaves, and its memory is free at once; none of its functions is called any more.
   void cancel(std::int64_t number);
   /// Computes a step. False: there is no request. What is wrong with one request, such as an
   /// exception of its functions, is said to it, and an error of the model to all that it computes.
   bool step();
+  /// Requests that are computed at the same time, at most.
+  std::int64_t most() const { return options_.most; }
   /// Requests that wait or are computed.
   std::int64_t size() const;
   EngineCounts counts() const;
@@ -81,11 +95,13 @@ class Engine {
   void take_memory();
   void drop_unwanted();
   void admit();
+  bool waits_for_another(const Job& job) const;
   std::vector<Share> shares();
   bool reserve(Job& job, std::int64_t positions);
   void give_back(Job& job);
   void compute(const std::vector<Share>& shares);
   void compute_alone(Job& job);
+  void take_scores(Job& job, std::span<const double> values, std::size_t of_token);
   void write(Job& job, const std::vector<double>& logits);
   void leave(Job& job, const std::exception* error = nullptr);
   void remove_left();

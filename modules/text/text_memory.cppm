@@ -36,6 +36,8 @@ class TextMemory {
   void know(Text& text, std::span<const std::int64_t> tokens, std::int64_t computed);
   /// The text has ended, with so many tokens computed: what is kept of it may be continued.
   void release(Text& text, std::span<const std::int64_t> tokens, std::int64_t computed);
+  /// Whether texts that begin alike can have the keys and values of their beginning once.
+  bool shares_pages() const { return states_.empty(); }
   /// Forgets all that is kept of texts that have ended.
   void forget();
   /// The next `count` tokens of a text after `first` others.

@@ -261,7 +261,8 @@ TEST_CASE("operators keep what their placement rules promise", "[record]") {
   compare_with_record(check_all(samples, {.list_narrow = true}), {"f64"});
 }
 
-TEST_CASE("operators keep what their placement rules promise in every floating type", "[record]") {
+TEST_CASE("operators keep what their placement rules promise in every floating type",
+          "[record][.long]") {
   compare_with_record(check_types({.one_axis_cases = 18,
                                    .grid_cases = 3,
                                    .same_on_all_axes = 2,
@@ -270,7 +271,7 @@ TEST_CASE("operators keep what their placement rules promise in every floating t
                       {"f32", "bf16", "f16"});
 }
 
-TEST_CASE("gradients of gradients keep it too") {
+TEST_CASE("gradients of gradients keep it too", "[.long]") {
   check_all(1, {.one_axis_cases = 20, .order = 2});
 }
 

@@ -63,7 +63,7 @@ TEST_CASE("frozen parameters keep their bits, and the others train alike in ever
   REQUIRE(expected.size() == 4);
   CHECK(expected.back().loss != expected.front().loss);
   int number = 0;
-  for (const Layout& where : layouts()) {
+  for (const Layout& where : usual_layouts()) {
     INFO(where.name);
     const std::string name = "run" + std::to_string(++number);
     const std::string overrides = number % 2 == 0

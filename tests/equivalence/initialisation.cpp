@@ -59,7 +59,7 @@ TEST_CASE("the first weights are the same bytes in every layout", "[initialisati
     const Folder folder;
     const std::string config = fresh_model(tied) + training("sequential");
     const std::string one = bytes_of(first_weights(folder, config, layout("one rank")));
-    for (const Layout& where : layouts()) {
+    for (const Layout& where : usual_layouts()) {
       INFO(where.name << (tied ? ", tied" : ", untied"));
       CHECK((bytes_of(first_weights(folder, config, where)) == one));
     }
@@ -136,7 +136,7 @@ TEST_CASE("dropout's masks are those of one rank in every layout", "[initialisat
     const std::string config = fresh_model(tied) + training("sequential");
     const std::string dropout = "model.dropout=0.25 train.steps=3";
     const auto one = equivalence::train(folder, "one", config, layout("one rank"), dropout);
-    for (const Layout& where : layouts()) {
+    for (const Layout& where : usual_layouts()) {
       INFO(where.name << (tied ? ", tied" : ", untied"));
       CHECK(loss_difference(equivalence::train(folder, "run", config, where, dropout), one) <=
             1e-6);
@@ -167,7 +167,7 @@ TEST_CASE("a shuffled order is the same in every layout, over epochs", "[initial
   const std::string config =
       "[model]\nfrom = \"" + reference("curves/untied_matrices") + "\"\n" + training("shuffled");
   const auto one = equivalence::train(folder, "one", config, layout("one rank"));
-  for (const Layout& where : layouts()) {
+  for (const Layout& where : usual_layouts()) {
     INFO(where.name);
     CHECK(loss_difference(equivalence::train(folder, "run", config, where), one) <= 2e-6);
     CHECK(loss_difference(

@@ -71,7 +71,7 @@ void follows(const Curve& curve, const Layout& where, const std::string& overrid
 
 TEST_CASE("low-rank updates follow PEFT's curve in every layout", "[lora]") {
   const Curve curve("lora");
-  for (const Layout& where : layouts()) {
+  for (const Layout& where : usual_layouts()) {
     follows(curve, where, "");
   }
   for (const char* where : {"one rank", "FSDP 2 x TP 2"}) {
@@ -97,7 +97,7 @@ TEST_CASE("a run with packed weights has one curve in every layout", "[lora]") {
       "[optimizer]\nlr = 1e-3\n";
   for (const char* options : {"rank = 4", "rank = 4, dora = true, alpha = 8"}) {
     std::vector<Step> expected;
-    for (const Layout& where : layouts()) {
+    for (const Layout& where : usual_layouts()) {
       for (const char* overrides : {"", "train.activation_checkpointing=true"}) {
         INFO(options << " on " << where.name << " " << overrides);
         const Folder folder;

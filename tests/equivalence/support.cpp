@@ -100,6 +100,14 @@ const std::vector<Layout>& layouts() {
   return all;
 }
 
+const std::vector<Layout>& usual_layouts() {
+  static const std::vector<Layout> some = {layout("one rank"), layout("FSDP 3"),
+                                           layout("Replicate 2 x FSDP 2"),
+                                           layout("TP 2 with sequence parallel"),
+                                           layout("FSDP 2 x TP 2 with sequence and loss parallel")};
+  return std::getenv("TESSERA_ALL_LAYOUTS") == nullptr ? some : layouts();
+}
+
 const Layout& layout(std::string_view name) {
   return *std::find_if(layouts().begin(), layouts().end(),
                        [&](const Layout& one) { return one.name == name; });

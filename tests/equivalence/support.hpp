@@ -37,6 +37,9 @@ struct Layout {
 
 /// One rank first; then FSDP, Replicate, tensor and sequence parallel and their products.
 const std::vector<Layout>& layouts();
+/// Of each kind of them one, for what is compared in few layouts by default: all with
+/// TESSERA_ALL_LAYOUTS (the test equivalence_layouts).
+const std::vector<Layout>& usual_layouts();
 const Layout& layout(std::string_view name);
 
 struct Step {

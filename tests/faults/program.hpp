@@ -36,7 +36,7 @@ std::string small_text();
 /// The bytes of a file; "" where there is none yet.
 std::string read_file(const std::filesystem::path& path);
 
-/// What stands in /dev/shm.
+/// What stands in /dev/shm with the library's name.
 std::set<std::string> shared_memory();
 
 struct Result {

@@ -223,7 +223,7 @@ TEST_CASE("early_issues makes the moves that the peak of memory allows, one afte
   CHECK(refused > 0);
 }
 
-TEST_CASE("passes after the program was fitted into its budget leave it there") {
+TEST_CASE("passes after the program was fitted into its budget leave it there", "[.long]") {
   int worse = 0;
   for (auto& [name, run] : all_runs()) {
     INFO(name);

@@ -196,14 +196,29 @@ def write_task(folder, name, text, documents):
     (folder / "tasks" / (name if "yaml" in name else name + ".yaml")).write_text(files + text.lstrip())
 
 
-def evaluated(model_folder, manager, tasks):
+# How questions are asked, with the options of the harness and of the program.
+TEMPLATE = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>\n{% endfor %}"
+            "{% if add_generation_prompt %}<assistant>{% endif %}")
+SYSTEM = "Answer in a word."
+FORMS = {
+    "plain": ({}, []),
+    "system": ({"system_instruction": SYSTEM}, ["--system", SYSTEM]),
+    "chat": ({"apply_chat_template": True}, ["--chat"]),
+    "turn": ({"apply_chat_template": True, "fewshot_as_multiturn": False, "system_instruction": SYSTEM},
+             ["--chat", "--one-turn", "--system", SYSTEM]),
+}
+
+
+def evaluated(model_folder, manager, tasks, form="plain"):
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
-    lm = HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(model_folder), batch_size=1, device="cpu")
-    return lm_eval.simple_evaluate(model=lm, tasks=tasks, task_manager=manager, bootstrap_iters=10, log_samples=True)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    tokenizer.chat_template = TEMPLATE
+    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1, device="cpu")
+    return lm_eval.simple_evaluate(model=lm, tasks=tasks, task_manager=manager, bootstrap_iters=10, log_samples=True, **FORMS[form][0])
 
 
-def scores_of(model_folder, manager, tasks):
-    results = evaluated(model_folder, manager, tasks)["results"]
+def scores_of(model_folder, manager, tasks, form="plain"):
+    results = evaluated(model_folder, manager, tasks, form)["results"]
     scores = {}
     for task in tasks:
         for key, value in results[task].items():
@@ -260,7 +275,10 @@ def own_scores():
         write_task(OUT, name, TASKS[name], documents[name])
     names = list(documents)
     scores = scores_of(OUT / "model", manager, names)
-    write_json(OUT / "expected.json", {"lm_eval": lm_eval.__version__ if hasattr(lm_eval, "__version__") else "", "scores": scores})
+    (OUT / "chat.jinja").write_text(TEMPLATE)
+    forms = {form: scores_of(OUT / "model", manager, names, form) for form in FORMS if form != "plain"}
+    write_json(OUT / "expected.json", {"lm_eval": lm_eval.__version__ if hasattr(lm_eval, "__version__") else "", "scores": scores,
+                                       "system": SYSTEM, "forms": forms})
     for name, values in scores.items():
         print(name, values)
 
@@ -319,20 +337,22 @@ def check(program, wanted):
             for split in sorted(splits):
                 paths[split] = folder / "data" / name / f"{split}.jsonl"
                 paths[split].write_text("".join(json.dumps(document(rng)) + "\n" for _ in range(12)))
-            for shots in sorted({config.get("num_fewshot") or 0, 3}):
+            (folder / "chat.jinja").write_text(TEMPLATE)
+            own = config.get("num_fewshot") or 0
+            for shots, form in sorted({(own, "plain"), (3, "plain"), (own, "chat"), (3, "system"), (3, "chat"), (3, "turn")}):
                 # The harness needs the files named; the program finds them by the task's name.
                 given = {**config, "dataset_path": "json", "num_fewshot": shots,
                          "dataset_kwargs": {"data_files": {split: str(path) for split, path in paths.items()}}}
                 given.pop("dataset_name", None)
                 tasks = fresh(folder / "tasks")
                 (tasks / "one.yaml").write_text(yaml.safe_dump(given, allow_unicode=True))
-                expected = scores_of(folder / "model", TaskManager(include_path=str(tasks), include_defaults=False), [name])[name]
+                expected = scores_of(folder / "model", TaskManager(include_path=str(tasks), include_defaults=False), [name], form)[name]
                 run = subprocess.run([program, "evaluate", folder / "model", "--tasks", base / file, "--task-data", folder / "data",
-                                      "--shots", str(shots), "--json"], capture_output=True, text=True)
+                                      "--shots", str(shots), "--chat-template", folder / "chat.jinja", "--json", *FORMS[form][1]], capture_output=True, text=True)
                 got = json.loads(run.stdout)["results"][0] if run.returncode == 0 else {}
                 differ = [key for key, value in expected.items() if abs(got.get(key, 1e9) - value) > 1e-4 * max(1, abs(value))]
                 wrong += bool(differ)
-                print(f"{name:20} shots {shots}: {'equal' if not differ else 'DIFFERS'} {expected}", flush=True)
+                print(f"{name:20} shots {shots} {form}: {'equal' if not differ else 'DIFFERS'} {expected}", flush=True)
                 if differ:
                     print("   ", got or run.stderr)
     sys.exit(1 if wrong else 0)

@@ -244,6 +244,134 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the likelihoods of a prompt have the same bits alone and among others") {
+  Random random(23);
+  for (const Kind& kind : kinds()) {
+    INFO(kind.name);
+    const auto model = filled(kind.shape);
+    text::ModelRanks ranks(*model);
+    struct Scored {
+      Text text;
+      std::int64_t first = 1;
+      std::vector<double> values = {};  // of each token, and of the two likeliest
+      text::EngineRequest request() {
+        text::EngineRequest made = text.request();
+        made.scored = {.first = first, .likeliest = 2, .take = [this](const auto& one) {
+                         values.push_back(static_cast<double>(one.own.token));
+                         values.push_back(one.own.log_probability);
+                         for (const text::TokenLikelihood& other : one.likeliest) {
+                           values.push_back(other.log_probability);
+                         }
+                       }};
+        return made;
+      }
+    };
+    std::vector<Scored> all;
+    for (Text& text : random_texts(random, 16)) {
+      const auto size = std::ssize(text.prompt);
+      text.tokens = static_cast<std::int64_t>(random() % 3);
+      all.push_back(
+          {.text = std::move(text), .first = 1 + static_cast<std::int64_t>(random()) % (size + 2)});
+      all.back().first = std::max<std::int64_t>(all.back().first, 1);
+    }
+    // Room for about five texts, and one after the other.
+    text::Engine together(ranks, vocab,
+                          {.most = 8, .memory = 5 * bytes_of_text(ranks, 90), .prompt_tokens = 11});
+    for (Scored& one : all) {
+      together.submit(one.request());
+    }
+    while (together.step()) {
+    }
+    for (const Scored& one : all) {
+      Scored alone{.text = {.prompt = one.text.prompt, .tokens = one.text.tokens},
+                   .first = one.first};
+      const auto own = filled(kind.shape);
+      text::ModelRanks own_ranks(*own);
+      text::Engine engine(own_ranks, vocab, {.most = 1, .prompt_tokens = 1000});
+      engine.submit(alone.request());
+      while (engine.step()) {
+      }
+      CHECK(one.text.ended);
+      CHECK(!one.text.failed);
+      CHECK(one.values == alone.values);
+      same_bits(one.text, alone.text);
+      const std::int64_t scored =
+          std::max<std::int64_t>(std::ssize(one.text.prompt) - one.first, 0);
+      CHECK(std::ssize(one.values) == 4 * scored);
+      // Beside what the model says without the engine.
+      if (scored > 0) {
+        const auto expected = own_ranks.likelihoods(one.text.prompt, 2);
+        for (std::size_t i = 0; i < static_cast<std::size_t>(scored); ++i) {
+          const auto& likelihood = expected.at(static_cast<std::size_t>(one.first) - 1 + i);
+          CHECK(one.values[4 * i] == static_cast<double>(likelihood.own.token));
+          CHECK(one.values[4 * i + 1] == Approx(likelihood.own.log_probability).margin(1e-4));
+          CHECK(one.values[4 * i + 2] ==
+                Approx(likelihood.likeliest[0].log_probability).margin(1e-4));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("requests that begin alike wait for the one that reads their beginning") {
+  const auto model = filled(dense());
+  text::ModelRanks ranks(*model);
+  text::Engine engine(ranks, vocab, {.most = 8, .prompt_tokens = 16});
+  Random random(2);
+  const Tokens shared = random_tokens(random, 70);
+  std::vector<Text> texts;
+  for (std::int64_t i = 0; i < 6; ++i) {
+    Tokens prompt = shared;
+    prompt.insert(prompt.end(), {i, i, 1});
+    texts.push_back({.prompt = prompt, .tokens = 4});
+  }
+  // One that begins otherwise does not wait.
+  texts.push_back({.prompt = random_tokens(random, 20), .tokens = 4});
+  for (Text& text : texts) {
+    engine.submit(text.request());
+  }
+  engine.step();
+  CHECK(engine.counts().computing == 2);
+  while (engine.step()) {
+  }
+  for (const Text& text : texts) {
+    CHECK(text.ended);
+    same_bits(text, alone(dense(), text));
+  }
+  // The beginning was read once: 4 pages of it, and what is behind them six times.
+  CHECK(engine.counts().read == 20 + 73 + 5 * (73 - 64));
+  CHECK(engine.counts().kept == 5 * 64);
+}
+
+TEST_CASE("a function of one request may cancel another one of the same step") {
+  const auto model = filled(dense());
+  text::ModelRanks ranks(*model);
+  text::Engine engine(ranks, vocab, {.most = 8});
+  std::vector<Text> texts;
+  Random random(4);
+  for (std::size_t i = 0; i < 3; ++i) {
+    texts.push_back({.prompt = random_tokens(random, 9 + i), .tokens = 6});
+  }
+  std::int64_t second = 0;
+  text::EngineRequest first = texts[0].request();
+  const auto next = first.next;
+  first.next = [&](const std::vector<double>& logits) {
+    if (texts[0].written.size() == 2) {
+      engine.cancel(second);
+    }
+    return next(logits);
+  };
+  engine.submit(std::move(first));
+  second = engine.submit(texts[1].request());
+  engine.submit(texts[2].request());
+  while (engine.step()) {
+  }
+  CHECK(texts[1].written.size() == 2);
+  CHECK(!texts[1].ended);
+  same_bits(texts[0], alone(dense(), texts[0]));
+  same_bits(texts[2], alone(dense(), texts[2]));
+}
+
 TEST_CASE("a text that continues the last one has the same bits, and is not read again") {
   Random random(5);
   for (const Kind& kind : kinds()) {

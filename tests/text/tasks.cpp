@@ -26,6 +26,14 @@ namespace {
 
 std::string stored(const std::string& name) { return reference + "evaluation/" + name; }
 
+/// The scores of a model, which answers eight texts at the same time.
+evaluation::TaskResult asked(const evaluation::PreparedTask& task,
+                             const tessera::text::TextModel& model,
+                             evaluation::KeptAnswers* kept = nullptr) {
+  tessera::text::Engine engine(model.ranks(), model.shape().vocab, {.most = 8});
+  return task.ask(model, engine, kept);
+}
+
 json scores_of(const evaluation::TaskResult& result) {
   json scores = json::object();
   for (const evaluation::TaskScore& score : result.scores) {
@@ -67,7 +75,7 @@ TEST_CASE("tasks have the scores of lm-evaluation-harness") {
     INFO(name);
     const evaluation::PreparedTask task(task_file(name), {});
     CHECK(task.name() == name);
-    const json got = scores_of(task.ask(model));
+    const json got = scores_of(asked(task, model));
     INFO(got.dump());
     for (const auto& [metric, value] : scores.items()) {
       INFO(metric);
@@ -77,14 +85,86 @@ TEST_CASE("tasks have the scores of lm-evaluation-harness") {
   }
 }
 
+TEST_CASE("tasks are asked in a conversation as lm-evaluation-harness does") {
+  const json expected = json::parse(read_file(stored("expected.json")));
+  const tessera::text::TextModel model(stored("model"));
+  const std::string system = expected["system"].get<std::string>();
+  REQUIRE(expected["forms"].size() == 3);
+  for (const auto& [form, tasks] : expected["forms"].items()) {
+    for (const auto& [name, scores] : tasks.items()) {
+      INFO(form << " " << name);
+      const evaluation::TaskOptions options{.system = form == "chat" ? "" : system,
+                                            .chat = {.asked = form != "system",
+                                                     .one_turn = form == "turn",
+                                                     .template_file = stored("chat.jinja")}};
+      const json got = scores_of(asked(evaluation::PreparedTask(task_file(name), options), model));
+      INFO(got.dump());
+      for (const auto& [metric, value] : scores.items()) {
+        INFO(metric);
+        REQUIRE(got.contains(metric));
+        CHECK(got[metric].get<double>() == Approx(value.get<double>()).epsilon(2e-4));
+      }
+    }
+  }
+  const evaluation::PreparedTask chat(task_file("letters"), {.chat = {.asked = true}});
+  has(input_error([&] { static_cast<void>(asked(chat, model)); }),
+      "the model's tokenizer has no chat template; name a file with one (--chat-template)");
+}
+
+TEST_CASE("answers that are kept are not asked again, whatever ended the run") {
+  const tessera::text::TextModel model(stored("model"));
+  for (const std::string name : {"letters", "sums"}) {
+    INFO(name);
+    const Folder own;
+    const std::string file = (own.path() / "answers.jsonl").string();
+    const evaluation::PreparedTask task(task_file(name), {});
+    json expected;
+    {
+      evaluation::KeptAnswers kept(file, model.path());
+      expected = scores_of(asked(task, model, &kept));
+    }
+    const std::string all = read_file(file);
+    const auto lines = std::ranges::count(all, '\n');
+    CHECK(lines == asked(task, model).documents);
+    const json line = json::parse(all.substr(0, all.find('\n')));
+    CHECK(line["task"] == name);
+    CHECK(line.contains("question"));
+    // As a run that was killed leaves it: the last line is half there, another one was lost.
+    own.write("answers.jsonl", all.substr(all.find('\n') + 1, all.size() * 2 / 3));
+    {
+      evaluation::KeptAnswers kept(file, model.path());
+      CHECK(kept.damaged() == 1);
+      CHECK(scores_of(asked(task, model, &kept)) == expected);
+    }
+    const std::string again = read_file(file);
+    CHECK(std::ranges::count(again, '\n') == lines + 1);
+    // Whatever is kept is believed: a changed answer changes the scores.
+    evaluation::KeptAnswers kept(file, model.path());
+    CHECK(kept.damaged() == 1);
+    CHECK(scores_of(asked(task, model, &kept)) == expected);
+    CHECK(read_file(file) == again);
+  }
+  const Folder own;
+  const std::string other =
+      own.write("answers.jsonl", "{\"model\": \"x\", \"asked\": \"y\", \"answer\": [[0, true]]}\n");
+  has(input_error([&] { const evaluation::KeptAnswers kept(other, stored("model")); }),
+      "answers.jsonl: it has answers of another model, or the model's files have changed; name "
+      "another file, or remove it");
+  has(input_error([&] {
+        const evaluation::KeptAnswers kept((own.path() / "none/a").string(), stored("model"));
+      }),
+      "answers cannot be written there");
+}
+
 TEST_CASE("a task asks as many documents with as many shots as it is told") {
   const tessera::text::TextModel model(stored("model"));
   const evaluation::TaskResult few =
-      evaluation::PreparedTask(task_file("letters"), {.shots = 0, .limit = 3}).ask(model);
+      asked(evaluation::PreparedTask(task_file("letters"), {.shots = 0, .limit = 3}), model);
   CHECK(few.documents == 3);
   CHECK(few.shots == 0);
-  CHECK(
-      !evaluation::PreparedTask(task_file("letters"), {.limit = 1}).ask(model).scores.at(0).error);
+  CHECK(!asked(evaluation::PreparedTask(task_file("letters"), {.limit = 1}), model)
+             .scores.at(0)
+             .error);
   has(input_error([] { const evaluation::PreparedTask task(task_file("letters"), {.shots = 31}); }),
       "there are fewer examples than shots (expected more than 31, got 30)");
 }
@@ -117,6 +197,13 @@ TEST_CASE("a task that cannot be run is refused with all that is wrong") {
   has(error_of(
           "output_type: multiple_choice\ndoc_to_text: q\ndoc_to_target: 0\ndoc_to_choice: q\n"),
       "doc_to_choice: it has a wrong value (expected a list of texts, got \"a\")");
+  has(error_of(
+          "doc_to_text: q\ndoc_to_target: q\nfilter_list: [{name: a, filter: [{function: regex, "
+          "regex_pattern: '(a'}]}]\n"),
+      "the regular expression '(a' is not supported: ");
+  has(error_of("doc_to_text: q\ndoc_to_target: q\nmetric_list: [{metric: exact_match, "
+               "regexes_to_ignore: ['[']}]\n"),
+      "the regular expression '[' is not supported: ");
   has(error_of(choices, ""), "split 'test' has no documents");
   has(error_of(choices, "{\"q\": }\n"), "test.jsonl:1: ");
   has(error_of(choices, "[1]\n"), "test.jsonl:1: ");
@@ -170,6 +257,6 @@ TEST_CASE("hostile YAML of tasks is refused in words") {
       "doc_to_text: q\ndoc_to_target: t\ngeneration_kwargs: {until: [], max_gen_toks: 60}\n"
       "filter_list: [{name: n, filter: [{function: regex, regex_pattern: "
       "'((.|\\s)+)+(?=\\A)'}]}]\n");
-  has(input_error([&] { static_cast<void>(evaluation::PreparedTask(slow, {}).ask(model)); }),
+  has(input_error([&] { static_cast<void>(asked(evaluation::PreparedTask(slow, {}), model)); }),
       "slow.yaml: the regular expression cannot be matched: ");
 }

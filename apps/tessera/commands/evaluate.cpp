@@ -1,9 +1,15 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
 #include <string>
+#include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
+#include <utility>
 #include <vector>
 module tessera.app.commands;
 
@@ -78,12 +84,95 @@ std::string as_table(const Json& results) {
   return format_table(rows, "");
 }
 
+/// What a model's results are, as --to writes them. Errors (input): the file has others.
+Json results_in(const std::string& file) {
+  const ParsedJson parsed = parse_json_object(input_text(file, std::size_t{1} << 24));
+  const auto refuse = [&](const std::string& wrong) {
+    fail_input({.thing = file,
+                .wrong = wrong,
+                .advice = "name files that 'tessera evaluate --to FILE' has written"});
+  };
+  if (!parsed.problem.empty()) {
+    refuse(parsed.problem);
+  }
+  const Json value = Json::parse(json_text(parsed.value));
+  if (!value.contains("model") || !value["model"].is_string() || !value.contains("results") ||
+      !value["results"].is_array()) {
+    refuse("it has no model and results");
+  }
+  for (const Json& result : value["results"]) {
+    if (!result.is_object() || !result.contains("task") || !result["task"].is_string()) {
+      refuse("a result has no task");
+    }
+  }
+  return value;
+}
+
+/// A row for each score of each task, a column for each model; empty where a model has none.
+std::string table_of_models(const std::vector<Json>& models) {
+  using Score = std::pair<std::string, std::string>;
+  std::vector<Score> scores;
+  std::map<Score, std::map<std::size_t, std::string>> cells;
+  for (std::size_t model = 0; model < models.size(); ++model) {
+    for (const Json& result : models[model]["results"]) {
+      const std::string of = result.contains("of") && result["of"].is_string()
+                                 ? " " + result["of"].get<std::string>()
+                                 : "";
+      for (const auto& [name, value] : result.items()) {
+        if (!value.is_number_float() || name.ends_with("_error")) {
+          continue;
+        }
+        const Score score(shown(result["task"].get<std::string>() + of, 60), shown(name, 40));
+        if (std::ranges::find(scores, score) == scores.end()) {
+          scores.push_back(score);
+        }
+        const auto error = result.find(name + "_error");
+        cells[score][model] = fmt::format("{:.4f}", value.get<double>());
+        if (error != result.end() && error->is_number_float()) {
+          cells[score][model] += fmt::format(" ± {:.4f}", error->get<double>());
+        }
+      }
+    }
+  }
+  TableRows rows = {{"task", "score"}};
+  for (const Json& model : models) {
+    rows.front().push_back(shown(model["model"].get<std::string>(), 40));
+  }
+  for (const Score& score : scores) {
+    rows.push_back({score.first, score.second});
+    for (std::size_t model = 0; model < models.size(); ++model) {
+      rows.back().push_back(cells[score].contains(model) ? cells[score][model] : "-");
+    }
+  }
+  return format_table(rows, "");
+}
+
 std::string name_of(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
+void ask_tasks(Json& results, const text::TextModel& model, const EvaluateArguments& arguments,
+               const std::vector<evaluation::PreparedTask>& tasks) {
+  if (tasks.empty()) {
+    return;
+  }
+  std::optional<evaluation::KeptAnswers> kept;
+  if (!arguments.keep.empty()) {
+    kept.emplace(arguments.keep, model_files(arguments));
+    if (kept->damaged() > 0 && model.copies().is_first()) {
+      fmt::print(stderr, "note: {}: {} damaged lines are computed again\n", arguments.keep,
+                 kept->damaged());
+    }
+  }
+  text::Engine engine(model.ranks(), model.shape().vocab,
+                      {.most = arguments.asked.generation.batch});
+  for (const evaluation::PreparedTask& task : tasks) {
+    results.push_back(result_of(task.ask(model, engine, kept ? &*kept : nullptr)));
+  }
+}
+
 int evaluate(const text::TextModel& model, const EvaluateArguments& arguments,
-             const std::vector<evaluation::PreparedTask>& tasks) {
+             const std::vector<evaluation::PreparedTask>& tasks, const std::vector<Json>& beside) {
   Json results = Json::array();
   if (!arguments.text.empty()) {
     results.push_back(
@@ -104,15 +193,21 @@ int evaluate(const text::TextModel& model, const EvaluateArguments& arguments,
   for (const std::string& file : arguments.questions) {
     add_results(results, file, text::ask(model, text::read_questions(file), examples, asked));
   }
-  for (const evaluation::PreparedTask& task : tasks) {
-    results.push_back(result_of(task.ask(model)));
-  }
+  ask_tasks(results, model, arguments, tasks);
   if (!model.copies().is_first()) {
     return 0;
   }
-  const std::string text =
-      json_text(Json{{"model", arguments.model}, {"results", results}}, 2) + "\n";
-  fmt::print("{}", arguments.json ? text : as_table(results));
+  const Json all = {{"model", arguments.model}, {"results", results}};
+  const std::string text = json_text(all, 2) + "\n";
+  if (arguments.json) {
+    fmt::print("{}", text);
+  } else if (beside.empty()) {
+    fmt::print("{}", as_table(results));
+  } else {
+    std::vector<Json> models = beside;
+    models.push_back(all);
+    fmt::print("{}", table_of_models(models));
+  }
   if (!arguments.to.empty()) {
     write_output("evaluate", arguments.to, text);
   }
@@ -134,15 +229,23 @@ int run_evaluate(const EvaluateArguments& arguments) {
                 .wrong = "it does not contain {question}, so every prompt would be the same",
                 .got = shown(arguments.asked.format, 60)});
   }
+  evaluation::TaskChat chat = arguments.chat;
+  chat.template_file = arguments.chat_template;
   std::vector<evaluation::PreparedTask> tasks;
   for (const std::string& file : arguments.tasks) {
     tasks.emplace_back(file, evaluation::TaskOptions{.folder = arguments.task_data,
                                                      .shots = arguments.shots,
                                                      .limit = arguments.limit,
-                                                     .batch = arguments.asked.generation.batch});
+                                                     .system = arguments.system,
+                                                     .chat = chat});
   }
-  return use_model(arguments,
-                   [&](const text::TextModel& model) { return evaluate(model, arguments, tasks); });
+  std::vector<Json> beside;
+  for (const std::string& file : arguments.beside) {
+    beside.push_back(results_in(file));
+  }
+  return use_model(arguments, [&](const text::TextModel& model) {
+    return evaluate(model, arguments, tasks, beside);
+  });
 }
 
 }  // namespace tessera::app

@@ -3,6 +3,7 @@ export module tessera.app.commands:subcommands;
 import tessera.collective;
 import tessera.app.base;
 import tessera.text;
+import tessera.evaluation;
 import tessera.app.server;
 
 // One function for each sub-command; each lives in the file of its name. They throw Error.
@@ -106,8 +107,12 @@ struct EvaluateArguments : ModelArguments {
   std::vector<std::string> tasks = {};               // files of lm-evaluation-harness
   std::string task_data = {};                        // a folder with their documents
   std::int64_t limit = 0;                            // documents of a task at most; 0: all
+  evaluation::TaskChat chat = {};                    // of tasks
+  std::string system = {};                           // what comes before a task's description
+  std::string keep = {};                             // a file for answers to tasks; empty: none
+  std::vector<std::string> beside = {};              // files with results of other models
   std::optional<std::int64_t> shots = std::nullopt;  // none: a task's own, of questions 0
-  std::string chat_template;                         // of records; a file; empty: the tokenizer's
+  std::string chat_template;  // of records and tasks; a file; empty: the tokenizer's
   text::PerplexityOptions perplexity = {};
   std::string shots_from;  // a file of questions; empty: the other questions
   text::QuestionOptions asked = {};

@@ -216,6 +216,18 @@ void add_evaluate(CLI::App& program, std::function<int()>& chosen) {
                    "Documents of a task that are asked at most; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  CLI::Option* chat = command->add_flag(
+      "--chat", arguments->chat.asked, "Ask tasks in a conversation, by the model's chat template");
+  command
+      ->add_flag("--one-turn", arguments->chat.one_turn,
+                 "Examples are a part of the question, not turns of the conversation")
+      ->needs(chat);
+  command->add_option("--system", arguments->system, "What comes before the description of tasks");
+  command->add_option("--keep", arguments->keep,
+                      "A file for the answers to tasks, line by line: a run that ended early goes "
+                      "on where it was");
+  command->add_option("--beside", arguments->beside,
+                      "Results of other models (files of --to): a table with a column for each");
   command
       ->add_option("--length", arguments->perplexity.length,
                    "Tokens of a window, or of a record at most; 0: at most 2048")
@@ -359,6 +371,10 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
   add_serve(program, chosen);
 }
 
+text::ModelFiles model_files(const ModelArguments& arguments) {
+  return {arguments.model, arguments.tokenizer, arguments.base, arguments.adapter};
+}
+
 int use_model(const ModelArguments& arguments,
               const std::function<int(const text::TextModel&)>& act) {
   const int ranks = arguments.ranks > 0 ? arguments.ranks : arguments.context;
@@ -377,7 +393,7 @@ int use_model(const ModelArguments& arguments,
                                       : "choose a divisor of --ranks"});
   }
   return text::with_text_model(
-      {arguments.model, arguments.tokenizer, arguments.base, arguments.adapter},
+      model_files(arguments),
       {.copies = ranks / context / split, .context = context, .split = split},
       [&](const text::TextModel& model) {
         const int code = act(model);

@@ -17,6 +17,9 @@ namespace tessera::app {
 /// Adds the commands to the program; each sets `chosen` to what it does.
 void add_text_commands(CLI::App& program, std::function<int()>& chosen);
 
+/// The files of the model that a command names.
+text::ModelFiles model_files(const ModelArguments& arguments);
+
 /// Calls `act` with the model that a command names, on its ranks (with_text_model). Errors (input):
 /// copies that the ranks do not make; those of with_text_model.
 int use_model(const ModelArguments& arguments,

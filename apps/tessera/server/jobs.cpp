@@ -52,7 +52,6 @@ void AnswerJob::begin(const std::shared_ptr<AnswerJob>& job, const text::TextMod
     };
     const auto continuation =
         std::make_shared<text::Continuation>(model, job->prompt_, 0, job->options_, receive);
-    continuation->read_prompt();
     if (continuation->ended()) {
       job->end(*continuation, wanted(), nullptr);
       return;
@@ -60,6 +59,7 @@ void AnswerJob::begin(const std::shared_ptr<AnswerJob>& job, const text::TextMod
     engine.submit(
         {.prompt = job->prompt_,
          .tokens = job->options_.tokens,
+         .scored = continuation->scored_prompt(),
          .next = [continuation](const auto& logits) { return continuation->next(logits); },
          .wanted = goes_on,
          .ended = [job, continuation, wanted](

@@ -1,0 +1,135 @@
+module;
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <tessera/content_hash.hpp>
+#include <tessera/input_file.hpp>
+#include <tessera/json.hpp>
+#include <utility>
+#include <vector>
+module tessera.evaluation;
+
+import :kept_answers;
+import tessera.base;
+import tessera.text;
+
+namespace tessera::evaluation {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// A hash of the names, sizes and times of a model's files: weights are too large to be read.
+std::string identity_of(const text::ModelFiles& model) {
+  std::vector<std::string> parts;
+  const auto add = [&](const fs::path& path) {
+    std::error_code error;
+    const auto size = fs::file_size(path, error);
+    const auto time = fs::last_write_time(path, error);
+    if (!error) {
+      parts.push_back(
+          fmt::format("{} {} {}", path.string(), size, time.time_since_epoch().count()));
+    }
+  };
+  for (const std::string& path : {model.path, model.tokenizer, model.base, model.adapter}) {
+    parts.push_back(path);
+    std::error_code error;
+    if (!path.empty() && fs::is_directory(path, error)) {
+      for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+        add(entry.path());
+      }
+    } else if (!path.empty()) {
+      add(path);
+    }
+  }
+  std::ranges::sort(parts);
+  const std::string all = fmt::format("{}", fmt::join(parts, "\n"));
+  return content_hash(std::as_bytes(std::span(all)));
+}
+
+}  // namespace
+
+struct KeptAnswers::State {
+  std::string file;
+  std::string model;
+  std::map<std::string, std::string> answers;  // by what was asked
+  std::int64_t damaged = 0;
+  std::ofstream stream;
+
+  /// Whether the line is an answer.
+  bool read(const std::string& line) {
+    const ParsedJson parsed = parse_json_object(line);
+    const auto text = [&](const char* name) -> const std::string* {
+      const auto found = parsed.value.find(name);
+      return found != parsed.value.end() && found->is_string()
+                 ? &found->get_ref<const std::string&>()
+                 : nullptr;
+    };
+    if (!parsed.problem.empty() || text("model") == nullptr || text("asked") == nullptr ||
+        !parsed.value.contains("answer")) {
+      return false;
+    }
+    if (*text("model") != model) {
+      fail_input({.thing = file,
+                  .wrong = "it has answers of another model, or the model's files have changed",
+                  .advice = "name another file, or remove it"});
+    }
+    answers[*text("asked")] = json_text(parsed.value.at("answer"));
+    return true;
+  }
+};
+
+KeptAnswers::KeptAnswers(const std::string& file, const text::ModelFiles& model)
+    : state_(std::make_unique<State>()) {
+  state_->file = file;
+  state_->model = identity_of(model);
+  bool ends = true;  // with the end of a line
+  if (std::ifstream stream(file, std::ios::binary); stream) {
+    std::string line;
+    while (next_line(stream, file, line)) {
+      state_->damaged += line.empty() || state_->read(line) ? 0 : 1;
+      ends = !stream.eof();
+    }
+  }
+  state_->stream.open(file, std::ios::binary | std::ios::app);
+  if (!ends) {
+    state_->stream << '\n';
+  }
+  if (!state_->stream) {
+    fail_input({.thing = file, .wrong = "answers cannot be written there"});
+  }
+}
+
+KeptAnswers::~KeptAnswers() = default;
+
+std::int64_t KeptAnswers::damaged() const { return state_->damaged; }
+
+std::optional<std::string> KeptAnswers::find(const std::string& asked) const {
+  const auto found = state_->answers.find(asked);
+  return found == state_->answers.end() ? std::nullopt : std::optional(found->second);
+}
+
+void KeptAnswers::add(const std::string& asked, const std::string& answer,
+                      const std::string& about) {
+  Json line = Json::parse(about);
+  line["answer"] = Json::parse(answer);
+  line["asked"] = asked;
+  line["model"] = state_->model;
+  state_->stream << json_text(line) + "\n" << std::flush;
+  if (!state_->stream) {
+    fail_input({.thing = state_->file, .wrong = "answers cannot be written there"});
+  }
+  state_->answers.emplace(asked, answer);
+}
+
+}  // namespace tessera::evaluation
