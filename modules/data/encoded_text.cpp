@@ -8,6 +8,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 
@@ -56,7 +57,7 @@ std::size_t cut_of(std::string_view text) {
     }
   }
   std::size_t at = text.size() - 1;
-  while (at > 1 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
+  while (at > 1 && is_continuation(text[at])) {
     --at;
   }
   return at;

@@ -14,6 +14,7 @@ module;
 #include <string_view>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 module tessera.evaluation;
@@ -115,7 +116,7 @@ std::vector<Pattern::Match> Pattern::matches(const std::string& text) const {
       // After an empty match: the next character.
       options = 0;
       ++at;
-      while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80) {
+      while (at < text.size() && is_continuation(text[at])) {
         ++at;
       }
       continue;

@@ -7,6 +7,7 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
 module tessera.evaluation;
 
@@ -222,7 +223,7 @@ std::string_view without_space_before(std::string_view text) {
 std::string_view without_space_behind(std::string_view text) {
   while (!text.empty()) {
     std::size_t begin = text.size() - 1;
-    while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80) {
+    while (begin > 0 && is_continuation(text[begin])) {
       --begin;
     }
     if (space_bytes(text.substr(begin)) != text.size() - begin) {
@@ -235,11 +236,6 @@ std::string_view without_space_behind(std::string_view text) {
 
 std::string_view without_space(std::string_view text) {
   return without_space_behind(without_space_before(text));
-}
-
-std::int64_t characters(std::string_view text) {
-  return std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; });
 }
 
 }  // namespace tessera::evaluation

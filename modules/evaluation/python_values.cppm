@@ -20,7 +20,4 @@ std::string_view without_space_before(std::string_view text);
 std::string_view without_space_behind(std::string_view text);
 std::string_view without_space(std::string_view text);
 
-/// The number of characters of UTF-8.
-std::int64_t characters(std::string_view text);
-
 }  // namespace tessera::evaluation

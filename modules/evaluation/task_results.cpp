@@ -89,7 +89,7 @@ struct PreparedTask::State {
 
   const EvaluationTask task;
   TaskChat chat;
-  TaskScorer scorer;
+  TaskMetrics scorer;
   std::vector<TaskQuestion> questions;
 };
 
@@ -99,7 +99,7 @@ namespace {
 class TaskRun {
  public:
   TaskRun(const text::TextModel& model, text::Engine& engine, const EvaluationTask& task,
-          const TaskChat& chat, KeptAnswers* kept)
+          const TaskChat& chat, StoredAnswers* kept)
       : model_(model),
         engine_(engine),
         task_(task),
@@ -224,7 +224,7 @@ class TaskRun {
   const EvaluationTask& task_;
   TaskRequests requests_;
   text::GenerationOptions generation_;
-  KeptAnswers* kept_;
+  StoredAnswers* kept_;
   const std::vector<TaskQuestion>* questions_ = nullptr;
   std::vector<TaskAnswer> answers_;
   std::vector<std::size_t> missing_;
@@ -260,7 +260,7 @@ PreparedTask::PreparedTask(PreparedTask&&) noexcept = default;
 const std::string& PreparedTask::name() const { return state_->task.name; }
 
 TaskResult PreparedTask::ask(const text::TextModel& model, text::Engine& engine,
-                             KeptAnswers* kept) const {
+                             StoredAnswers* kept) const {
   const State& state = *state_;
   TaskRun run(model, engine, state.task, state.chat, kept);
   const std::vector<TaskAnswer> answers = run.answers(state.questions);

@@ -2,7 +2,7 @@ export module tessera.evaluation:task_results;
 
 import tessera.base;
 import tessera.text;
-import :kept_answers;
+import :stored_answers;
 
 // What a model makes of tasks.
 
@@ -57,7 +57,7 @@ class PreparedTask {
   /// (input): a text without tokens; answers that are longer than the model is meant for; a
   /// conversation that the template does not allow.
   TaskResult ask(const text::TextModel& model, text::Engine& engine,
-                 KeptAnswers* kept = nullptr) const;
+                 StoredAnswers* kept = nullptr) const;
 
  private:
   struct State;

@@ -11,6 +11,7 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
+#include <tessera/utf8.hpp>
 #include <vector>
 module tessera.evaluation;
 
@@ -75,7 +76,7 @@ std::size_t words_in(std::string_view text) {
       continue;
     }
     std::size_t bytes = 1;
-    while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80) {
+    while (bytes < text.size() && is_continuation(text[bytes])) {
       ++bytes;
     }
     text.remove_prefix(bytes);
@@ -114,7 +115,7 @@ std::vector<double> choice_scores(const EvaluationTask& task, const TaskQuestion
   for (std::size_t i = 0; i < likelihoods.size(); ++i) {
     const std::string& choice = question.choices[i];
     values.push_back(likelihoods[i].log_probability);
-    by_characters.push_back(values.back() / static_cast<double>(characters(choice)));
+    by_characters.push_back(values.back() / static_cast<double>(count_characters(choice)));
     by_bytes.push_back(values.back() / static_cast<double>(choice.size()));
   }
   const std::vector<std::int64_t> right = right_choices(question);
@@ -173,7 +174,7 @@ std::vector<DocumentScore> document_scores(const EvaluationTask& task, const std
 
 }  // namespace
 
-TaskScorer::TaskScorer(const EvaluationTask& task) : task_(task) {
+TaskMetrics::TaskMetrics(const EvaluationTask& task) : task_(task) {
   for (const FilterChain& chain : task.filters) {
     filters_.emplace_back(chain, task.file);
   }
@@ -182,10 +183,10 @@ TaskScorer::TaskScorer(const EvaluationTask& task) : task_(task) {
   }
 }
 
-std::size_t TaskScorer::count() const { return filters_.size() * matches_.size(); }
+std::size_t TaskMetrics::count() const { return filters_.size() * matches_.size(); }
 
-std::vector<DocumentScore> TaskScorer::document(const TaskQuestion& question,
-                                                const TaskAnswer& answer) const {
+std::vector<DocumentScore> TaskMetrics::document(const TaskQuestion& question,
+                                                 const TaskAnswer& answer) const {
   std::vector<DocumentScore> scores;
   if (task_.kind == RequestKind::generate_until) {
     const std::vector<std::string> right = right_answers(question, task_.file);
@@ -223,7 +224,7 @@ std::vector<DocumentScore> TaskScorer::document(const TaskQuestion& question,
   return scores;
 }
 
-TaskScore TaskScorer::total(std::size_t number, std::span<const DocumentScore> documents) const {
+TaskScore TaskMetrics::total(std::size_t number, std::span<const DocumentScore> documents) const {
   return score_of(task_.metrics[number % matches_.size()],
                   filters_[number / matches_.size()].name(), documents);
 }

@@ -24,10 +24,10 @@ struct DocumentScore {
 };
 
 /// Scores answers by the metrics of a task: for each metric of each chain of filters one.
-class TaskScorer {
+class TaskMetrics {
  public:
   /// The task must outlive it. Errors (input): a regular expression of the task.
-  explicit TaskScorer(const EvaluationTask& task);
+  explicit TaskMetrics(const EvaluationTask& task);
 
   /// How many scores a document has.
   std::size_t count() const;

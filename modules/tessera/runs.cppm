@@ -66,7 +66,7 @@ using text::Copies, text::ModelFiles, text::ModelRanks, text::RankGrid, text::Te
 export namespace tessera::evaluation {
 
 // Tasks of lm-evaluation-harness.
-using evaluation::KeptAnswers, evaluation::PreparedTask, evaluation::TaskChat,
+using evaluation::StoredAnswers, evaluation::PreparedTask, evaluation::TaskChat,
     evaluation::TaskOptions, evaluation::TaskResult, evaluation::TaskScore;
 
 }  // namespace tessera::evaluation

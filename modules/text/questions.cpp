@@ -14,6 +14,7 @@ module;
 #include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 module tessera.text;
@@ -185,19 +186,6 @@ std::vector<std::size_t> shots_of(std::size_t question, std::size_t count,
   return all;
 }
 
-std::int64_t characters(std::string_view text) {
-  return std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80; });
-}
-
-std::string without_blanks(std::string_view text) {
-  constexpr const char* blanks = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(blanks);
-  return begin == std::string_view::npos
-             ? std::string()
-             : std::string(text.substr(begin, text.find_last_not_of(blanks) - begin + 1));
-}
-
 /// Of the values 1 among 1 and 0.
 Share share_of(const std::vector<double>& right) {
   const auto count = static_cast<double>(right.size());
@@ -291,7 +279,7 @@ QuestionScores ask(const TextModel& model, std::span<const Question> questions,
       std::vector<double> values = choice_likelihoods(model, texts[i], question.choices);
       right.back() = best(values) == question.right ? 1 : 0;
       for (std::size_t choice = 0; choice < values.size(); ++choice) {
-        const std::int64_t length = characters(question.choices[choice]);
+        const std::int64_t length = count_characters(question.choices[choice]);
         values[choice] /= static_cast<double>(std::max<std::int64_t>(length, 1));
       }
       right_normalized.back() = best(values) == question.right ? 1 : 0;
@@ -309,7 +297,7 @@ QuestionScores ask(const TextModel& model, std::span<const Question> questions,
   const std::vector<GeneratedText> answers = generate(model, engine, prompts, options.generation);
   std::vector<double> matches;
   for (std::size_t i = 0; i < open.size(); ++i) {
-    const std::string text = without_blanks(answers[i].text);
+    const std::string_view text = without_blanks(answers[i].text);
     const bool match = std::ranges::any_of(open[i]->answers, [&](const std::string& answer) {
       return without_blanks(answer) == text;
     });

@@ -9,6 +9,7 @@
 #include <ctime>
 #include <mutex>
 #include <tessera/shown.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
 
 #include "utf8.hpp"
@@ -347,7 +348,7 @@ class Regex::Search {
     slow_ = slow_ || (from > 0 &&
                       cpu_time() - begun_ > 20'000'000 + 5'000 * static_cast<std::int64_t>(from));
     last_ = std::min(from + places_at_once, text_.size());
-    while (last_ < text_.size() && (static_cast<unsigned char>(text_[last_]) & 0xC0U) == 0x80U) {
+    while (last_ < text_.size() && is_continuation(text_[last_])) {
       ++last_;
     }
     prepare();

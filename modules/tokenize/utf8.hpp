@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <tessera/utf8.hpp>
 
 namespace tessera::tokenize {
 
@@ -35,7 +36,7 @@ inline Character character_at(std::string_view text, std::size_t at) {
 inline std::size_t character_before(std::string_view text, std::size_t end) {
   do {
     --end;
-  } while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80);
+  } while (end > 0 && is_continuation(text[end]));
   return end;
 }
 

@@ -29,7 +29,7 @@ std::string stored(const std::string& name) { return reference + "evaluation/" +
 /// The scores of a model, which answers eight texts at the same time.
 evaluation::TaskResult asked(const evaluation::PreparedTask& task,
                              const tessera::text::TextModel& model,
-                             evaluation::KeptAnswers* kept = nullptr) {
+                             evaluation::StoredAnswers* kept = nullptr) {
   tessera::text::Engine engine(model.ranks(), model.shape().vocab, {.most = 8});
   return task.ask(model, engine, kept);
 }
@@ -120,7 +120,7 @@ TEST_CASE("answers that are kept are not asked again, whatever ended the run") {
     const evaluation::PreparedTask task(task_file(name), {});
     json expected;
     {
-      evaluation::KeptAnswers kept(file, model.path());
+      evaluation::StoredAnswers kept(file, model.path());
       expected = scores_of(asked(task, model, &kept));
     }
     const std::string all = read_file(file);
@@ -132,14 +132,14 @@ TEST_CASE("answers that are kept are not asked again, whatever ended the run") {
     // As a run that was killed leaves it: the last line is half there, another one was lost.
     own.write("answers.jsonl", all.substr(all.find('\n') + 1, all.size() * 2 / 3));
     {
-      evaluation::KeptAnswers kept(file, model.path());
+      evaluation::StoredAnswers kept(file, model.path());
       CHECK(kept.damaged() == 1);
       CHECK(scores_of(asked(task, model, &kept)) == expected);
     }
     const std::string again = read_file(file);
     CHECK(std::ranges::count(again, '\n') == lines + 1);
     // Whatever is kept is believed: a changed answer changes the scores.
-    evaluation::KeptAnswers kept(file, model.path());
+    evaluation::StoredAnswers kept(file, model.path());
     CHECK(kept.damaged() == 1);
     CHECK(scores_of(asked(task, model, &kept)) == expected);
     CHECK(read_file(file) == again);
@@ -147,11 +147,11 @@ TEST_CASE("answers that are kept are not asked again, whatever ended the run") {
   const Folder own;
   const std::string other =
       own.write("answers.jsonl", "{\"model\": \"x\", \"asked\": \"y\", \"answer\": [[0, true]]}\n");
-  has(input_error([&] { const evaluation::KeptAnswers kept(other, stored("model")); }),
+  has(input_error([&] { const evaluation::StoredAnswers kept(other, stored("model")); }),
       "answers.jsonl: it has answers of another model, or the model's files have changed; name "
       "another file, or remove it");
   has(input_error([&] {
-        const evaluation::KeptAnswers kept((own.path() / "none/a").string(), stored("model"));
+        const evaluation::StoredAnswers kept((own.path() / "none/a").string(), stored("model"));
       }),
       "answers cannot be written there");
 }

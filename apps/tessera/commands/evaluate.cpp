@@ -136,7 +136,10 @@ std::string table_of_models(const std::vector<Json>& models) {
   }
   TableRows rows = {{"task", "score"}};
   for (const Json& model : models) {
-    rows.front().push_back(shown(model["model"].get<std::string>(), 40));
+    constexpr std::size_t most = 40;  // the end of a path is what differs
+    const std::string name = model["model"].get<std::string>();
+    const bool fits = name.size() <= most;
+    rows.front().push_back(shown(fits ? name : "..." + name.substr(name.size() - most), 60));
   }
   for (const Score& score : scores) {
     rows.push_back({score.first, score.second});
@@ -156,7 +159,7 @@ void ask_tasks(Json& results, const text::TextModel& model, const EvaluateArgume
   if (tasks.empty()) {
     return;
   }
-  std::optional<evaluation::KeptAnswers> kept;
+  std::optional<evaluation::StoredAnswers> kept;
   if (!arguments.keep.empty()) {
     kept.emplace(arguments.keep, model_files(arguments));
     if (kept->damaged() > 0 && model.copies().is_first()) {

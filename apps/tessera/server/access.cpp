@@ -10,6 +10,7 @@ module;
 #include <string_view>
 #include <tessera/secret_file.hpp>
 #include <tessera/shown.hpp>
+#include <tessera/utf8.hpp>
 module tessera.app.server;
 
 import tessera.base;
@@ -26,12 +27,6 @@ bool same_secret(std::string_view sent, std::string_view secret) {
     difference |= static_cast<unsigned char>(sent[i] ^ secret[i % secret.size()]);
   }
   return difference == 0;
-}
-
-std::string_view without_blanks(std::string_view text) {
-  constexpr std::string_view blanks = " \t\r";
-  const std::size_t begin = std::min(text.find_first_not_of(blanks), text.size());
-  return text.substr(begin, text.find_last_not_of(blanks) + 1 - begin);
 }
 
 /// "name", "name:port", "[address]:port": the name. Nothing: it is none of them.

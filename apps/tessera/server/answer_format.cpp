@@ -4,6 +4,7 @@ module;
 #include <span>
 #include <string>
 #include <tessera/json.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 module tessera.app.server;
@@ -44,15 +45,6 @@ std::string event_of(const Ordered& json) { return "data: " + json_text(json) + 
 
 Ordered number_of(const NamedToken& token) {
   return token.log_probability ? Ordered(*token.log_probability) : Ordered(nullptr);
-}
-
-/// The number of characters of a text in UTF-8.
-std::int64_t characters(const std::string& text) {
-  std::int64_t count = 0;
-  for (const char byte : text) {
-    count += (static_cast<unsigned char>(byte) & 0xC0U) != 0x80 ? 1 : 0;
-  }
-  return count;
 }
 
 /// What both endpoints have in common: whole answers and numbers of tokens, of their own objects.
@@ -202,7 +194,7 @@ AnswerToken TokenNames::add(std::int64_t token) {
   AnswerToken named{.own = {.text = name(token), .log_probability = std::nullopt},
                     .likeliest = {},
                     .offset = offset_};
-  offset_ += characters(named.own.text);
+  offset_ += count_characters(named.own.text);
   before_ = token;
   return named;
 }

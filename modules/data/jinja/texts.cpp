@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tessera/utf8.hpp>
 
 namespace tessera::data::jinja {
 namespace {
@@ -47,7 +48,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
     std::size_t end = 0;
     while (end < text.size() && !is_space(character_at(text, end))) {
       ++end;
-      while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
+      while (end < text.size() && is_continuation(text[end])) {
         ++end;
       }
     }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <system_error>
 #include <tessera/shown.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
 
 #include "text_checks.hpp"
@@ -307,8 +308,7 @@ class Lexer {
   /// The whole character at the place.
   std::string character() const {
     std::size_t bytes = 1;
-    while (at_ + bytes < text_.size() &&
-           (static_cast<unsigned char>(text_[at_ + bytes]) & 0xC0) == 0x80) {
+    while (at_ + bytes < text_.size() && is_continuation(text_[at_ + bytes])) {
       ++bytes;
     }
     return text_.substr(at_, bytes);

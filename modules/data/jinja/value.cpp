@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tessera/utf8.hpp>
 
 namespace tessera::data::jinja {
 namespace {
@@ -48,8 +49,6 @@ std::size_t bytes_of(const Dict& dict) {
   }
   return bytes;
 }
-
-bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 }  // namespace
 
@@ -391,10 +390,6 @@ int compare(const Value& a, const Value& b, Budget& budget) {
     return own.size() < other.size() ? -1 : own.size() > other.size() ? 1 : 0;
   }
   throw Problem(fmt::format("{} and {} have no order", a.kind(), b.kind()));
-}
-
-std::int64_t count_characters(std::string_view text) {
-  return std::ranges::count_if(text, [](char c) { return !is_continuation(c); });
 }
 
 Characters::Characters(std::string_view text, Budget& budget) : text_(text) {

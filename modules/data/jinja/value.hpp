@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tessera/utf8.hpp>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -192,7 +193,6 @@ bool equal(const Value& a, const Value& b, Budget& budget);
 int compare(const Value& a, const Value& b, Budget& budget);
 
 // Texts as Python has them: positions count characters.
-std::int64_t count_characters(std::string_view text);
 class Characters {
  public:
   Characters(std::string_view text, Budget& budget);

@@ -1,4 +1,4 @@
-export module tessera.evaluation:kept_answers;
+export module tessera.evaluation:stored_answers;
 
 import tessera.base;
 import tessera.text;
@@ -10,15 +10,15 @@ export namespace tessera::evaluation {
 /// Answers of one model to documents, as lines of JSON in a file that grows while a task is asked:
 /// a run that ends early goes on where it was, and one can read what the model said. An answer is
 /// found by all that it depends on: the tokens that were asked, and how.
-class KeptAnswers {
+class StoredAnswers {
  public:
   /// Reads what the file has; it need not be there. A line that is damaged, as by a run that was
   /// killed, counts as none. Errors (input): the file cannot be read or written; its answers are of
   /// another model (other files, or files that have changed).
-  KeptAnswers(const std::string& file, const text::ModelFiles& model);
-  ~KeptAnswers();
-  KeptAnswers(const KeptAnswers&) = delete;
-  KeptAnswers& operator=(const KeptAnswers&) = delete;
+  StoredAnswers(const std::string& file, const text::ModelFiles& model);
+  ~StoredAnswers();
+  StoredAnswers(const StoredAnswers&) = delete;
+  StoredAnswers& operator=(const StoredAnswers&) = delete;
 
   /// How many lines were damaged.
   std::int64_t damaged() const;

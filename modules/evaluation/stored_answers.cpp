@@ -19,7 +19,7 @@ module;
 #include <vector>
 module tessera.evaluation;
 
-import :kept_answers;
+import :stored_answers;
 import tessera.base;
 import tessera.text;
 
@@ -59,7 +59,7 @@ std::string identity_of(const text::ModelFiles& model) {
 
 }  // namespace
 
-struct KeptAnswers::State {
+struct StoredAnswers::State {
   std::string file;
   std::string model;
   std::map<std::string, std::string> answers;  // by what was asked
@@ -89,7 +89,7 @@ struct KeptAnswers::State {
   }
 };
 
-KeptAnswers::KeptAnswers(const std::string& file, const text::ModelFiles& model)
+StoredAnswers::StoredAnswers(const std::string& file, const text::ModelFiles& model)
     : state_(std::make_unique<State>()) {
   state_->file = file;
   state_->model = identity_of(model);
@@ -110,17 +110,17 @@ KeptAnswers::KeptAnswers(const std::string& file, const text::ModelFiles& model)
   }
 }
 
-KeptAnswers::~KeptAnswers() = default;
+StoredAnswers::~StoredAnswers() = default;
 
-std::int64_t KeptAnswers::damaged() const { return state_->damaged; }
+std::int64_t StoredAnswers::damaged() const { return state_->damaged; }
 
-std::optional<std::string> KeptAnswers::find(const std::string& asked) const {
+std::optional<std::string> StoredAnswers::find(const std::string& asked) const {
   const auto found = state_->answers.find(asked);
   return found == state_->answers.end() ? std::nullopt : std::optional(found->second);
 }
 
-void KeptAnswers::add(const std::string& asked, const std::string& answer,
-                      const std::string& about) {
+void StoredAnswers::add(const std::string& asked, const std::string& answer,
+                        const std::string& about) {
   Json line = Json::parse(about);
   line["answer"] = Json::parse(answer);
   line["asked"] = asked;
