@@ -208,7 +208,7 @@ TEST_CASE("plan: failures in a plan") {
   has(refused.error, "the hardware file does not say how fast checkpoints are written");
 }
 
-TEST_CASE("plan --search: the best of all candidates, by brute force") {
+TEST_CASE("plan --search: the best of all candidates, by brute force", "[.long]") {
   const Searched all;
   for (const char* const style :
        {"FSDP", "Replicate", "ColwiseParallel", "RowwiseParallel", "PrepareModuleInput",
