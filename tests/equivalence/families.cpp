@@ -179,7 +179,7 @@ on = ["model.layers.*", "."]
   const Curve curve("further", "deepseek_v3");
   for (const Layout& where : {kOneRank, shards}) {
     for (const char* steps : {"", " graph.capture=true"}) {
-      follows(curve, where, std::string("model.further_layers=2") + steps);
+      follows(curve, where, std::string("model.family=deepseek_v3 model.further_layers=2") + steps);
     }
   }
 }
