@@ -118,13 +118,16 @@ class ListForm : public LayersForm {
 class RatesForm : public HubForm {
  public:
   void read(const DecoderProperty& property, HubInput& in) const override {
-    const std::vector<double> rates = in.config.rates(property.hub);
+    std::vector<double> rates = in.config.rates(property.hub);
     if (!in.config.has(property.hub)) {
       in.config.problem(property.hub + " is missing");
     }
     check_count(in.config, property.hub, "number", in.sizes.values.integer("layers"),
                 std::ssize(rates));
-    in.sizes.values.set(property.key, rates);
+    if (std::ranges::all_of(rates, [](double rate) { return rate == 0; })) {
+      rates.clear();
+    }
+    in.sizes.values.set(property.key, std::move(rates));
   }
   void write(const DecoderProperty& property, const HubOutput& out) const override {
     std::vector<double> rates = out.sizes.values.numbers(property.key);
