@@ -111,6 +111,51 @@ std::vector<ValueConflict> expert_misfits(const nn::DecoderShape& shape) {
   return found;
 }
 
+/// Those of layers that use keys and values of others, of streams, and of numbers of each layer.
+std::vector<ValueConflict> linked_misfits(const nn::DecoderShape& shape) {
+  std::vector<ValueConflict> found;
+  const auto add = [&](std::vector<std::string> keys, const std::string& hub,
+                       const std::string& text) {
+    found.push_back({std::move(keys), text, hub + ": " + text});
+  };
+  for (std::int64_t layer = std::max<std::int64_t>(0, shape.layers - shape.shared_key_layers);
+       layer < shape.layers; ++layer) {
+    if (shape.key_layer(layer) < 0) {
+      add({"shared_key_layers", "layers"}, "num_kv_shared_layers",
+          fmt::format("no layer before the last {} has keys and values for layer {}, one {} a "
+                      "window",
+                      shape.shared_key_layers, layer,
+                      shape.has_window(layer) ? "with" : "without"));
+      break;
+    }
+  }
+  if (shape.streams.active >= shape.streams.count) {
+    add({"active_stream", "streams"}, "altup_active_idx",
+        fmt::format("there is no stream {} ({} streams, from 0)", shape.streams.active,
+                    shape.streams.count));
+  }
+  if (!shape.gate_sparsity.empty() && std::ssize(shape.gate_sparsity) != shape.layers) {
+    add({"gate_sparsity", "layers"}, "activation_sparsity_pattern",
+        fmt::format("each layer needs a number ({} layers, {} numbers)", shape.layers,
+                    shape.gate_sparsity.size()));
+  }
+  const nn::GlobalHeads& global = shape.global_heads;
+  if (global.kv_heads > 0 && !global.keys_as_values) {
+    add({"global_kv_heads", "keys_as_values"}, "num_global_key_value_heads",
+        "layers without a window have other heads of keys only with attention_k_eq_v");
+  }
+  if (global.kv_heads > 0 && shape.heads % global.kv_heads != 0) {
+    add({"global_kv_heads", "heads"}, "num_global_key_value_heads",
+        fmt::format("must divide the {} heads (got {})", shape.heads, global.kv_heads));
+  }
+  if (global.head_dim % 2 != 0) {
+    add({"global_head_dim"}, "global_head_dim",
+        fmt::format("the width of a head must be even for the rotary embedding (got {})",
+                    global.head_dim));
+  }
+  return found;
+}
+
 }  // namespace
 
 std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape) {
@@ -176,6 +221,7 @@ std::vector<ValueConflict> misfits_of(const nn::DecoderShape& shape) {
                      "longrope needs original_max_position_embeddings"});
   }
   std::ranges::copy(expert_misfits(shape), std::back_inserter(found));
+  std::ranges::copy(linked_misfits(shape), std::back_inserter(found));
   std::ranges::copy(layer_misfits(shape), std::back_inserter(found));
   return found;
 }
@@ -241,6 +287,12 @@ nn::DecoderShape DecoderFamily::shape_of(const ModelSizes& sizes) const {
   if (property_of(traits_, &nn::DecoderShape::latent_rank) != nullptr) {
     shape.attention_scale = values.number("attention_scale");
   }
+  if (traits_.rope_by_pairs) {
+    shape.global_heads.rotary_share = values.number("global_rotary_share");
+  }
+  if (has_further_layers(traits_)) {
+    shape.further_layers = values.integer("further_layers");
+  }
   for (const DecoderProperty& property : traits_.properties) {
     for (const DecoderMember& member : property.members) {
       set_member(shape, member, values.all().at(property.key));
@@ -288,6 +340,19 @@ std::vector<ModelKey> DecoderFamily::keys() const {
   if (traits_.rope_by_layers) {
     all.push_back({"local_rope_theta", initial.local_rope_theta,
                    "The base of the rotary embedding in layers with a window.", positive});
+  }
+  if (traits_.rope_by_pairs) {
+    all.push_back(
+        {"global_rotary_share", 0.0,
+         "The part of the pairs of a head's features that layers without a window rotate: "
+         "the first ones. 0: all, as other layers do.",
+         from(0, 1)});
+  }
+  if (has_further_layers(traits_)) {
+    all.push_back({"further_layers", size(0),
+                   "Layers that predict tokens after the next one, by further losses "
+                   "(`train.further_weight`). 0: none.",
+                   from(0, static_cast<double>(most_further_layers))});
   }
   if (traits_.rope_growth) {
     all.push_back({"query_growth", 0.0,
@@ -358,6 +423,15 @@ std::string DecoderFamily::describe(const ModelSizes& sizes) const {
     }
     text += fmt::format(", window {} in {} layers", shape.window, local);
   }
+  if (shape.shared_key_layers > 0) {
+    text += fmt::format(", {} with keys of others", count_text(shape.shared_key_layers, "layer"));
+  }
+  if (shape.streams.count > 1) {
+    text += fmt::format(", {} streams", shape.streams.count);
+  }
+  if (shape.further_layers > 0) {
+    text += fmt::format(", {} of further tokens", count_text(shape.further_layers, "layer"));
+  }
   if (shape.experts > 0) {
     text += fmt::format(", {} of {} experts ({} wide) in {} layers", shape.experts_per_token,
                         shape.experts, shape.expert_extent(), layers_with_experts(shape));
@@ -371,7 +445,7 @@ std::string DecoderFamily::describe(const ModelSizes& sizes) const {
 namespace {
 
 /// Those of a layer's attention.
-double attention_parameters(const nn::DecoderShape& shape) {
+double attention_parameters(const nn::DecoderShape& shape, std::int64_t layer) {
   const double dim = number(shape.dim);
   const double heads = number(shape.heads);
   if (shape.latent_rank > 0) {
@@ -384,16 +458,19 @@ double attention_parameters(const nn::DecoderShape& shape) {
            rank * heads * number(shape.plain_dim + shape.value_extent()) +
            heads * number(shape.value_extent()) * dim + biases;
   }
-  const double queries = heads * number(shape.head_dim);
-  const double keys = number(shape.kv_heads) * number(shape.head_dim);
-  double all = dim * ((shape.attention_gate ? 3 : 2) * queries + 2 * keys);
-  all += shape.bias ? (shape.attention_gate ? 2 : 1) * queries + 2 * keys : 0;
+  const bool own_keys = shape.key_layer(layer) == layer;
+  const double width = number(shape.head_extent(layer));
+  const double queries = heads * width;
+  const double keys = own_keys ? number(shape.key_heads(layer)) * width : 0;
+  const double projected = (shape.projects_values(layer) ? 2 : 1) * keys;
+  double all = dim * ((shape.attention_gate ? 3 : 2) * queries + projected);
+  all += shape.bias ? (shape.attention_gate ? 2 : 1) * queries + projected : 0;
   all += (shape.output_bias ? dim : 0) + (shape.sinks ? heads : 0);
   if (!shape.head_norm_weight || shape.query_key_norm == nn::HeadNorm::none) {
     return all;
   }
   return all + (shape.head_norm_bias ? 2 : 1) * (shape.query_key_norm == nn::HeadNorm::shared
-                                                     ? 2 * number(shape.head_dim)
+                                                     ? (own_keys ? 2 : 1) * width
                                                      : queries + keys);
 }
 
@@ -419,6 +496,36 @@ double expert_parameters(const nn::DecoderShape& shape) {
          projections + (shape.shared_expert_gate && shared > 0 ? dim : 0);
 }
 
+double dense_parameters(const nn::DecoderShape& shape, std::int64_t layer) {
+  const double dim = number(shape.dim);
+  const double ffn = number(shape.ffn_extent(layer));
+  const double matrices = shape.gated ? 3 : 2;
+  const double learned = shape.activation == nn::Activation::xielu ? 2 : 0;
+  return matrices * dim * ffn + (shape.ffn_bias ? (matrices - 1) * ffn + dim : 0) + learned;
+}
+
+/// Those of streams, embeddings of layers and what is added beside attention.
+double linked_parameters(const nn::DecoderShape& shape) {
+  const double dim = number(shape.dim);
+  const double layers = number(shape.layers);
+  const double norm = shape.norm_weight ? dim * (shape.norm_bias ? 2 : 1) : 0;
+  double all = 0;
+  if (shape.streams.count > 1) {
+    const double count = number(shape.streams.count);
+    all += 2 * (count - 1) * dim * dim +
+           layers * (dim + count * count + count * count * count + count * dim + norm);
+  }
+  if (shape.residual_rank > 0) {
+    all += layers * (2 * dim * number(shape.residual_rank) + norm);
+  }
+  if (shape.layer_embedding_dim > 0) {
+    const double features = number(shape.layer_embedding_dim);
+    all += layers * features * (number(shape.layer_embedding_vocab) + dim) +
+           features * (norm > 0 ? norm / dim : 0) + layers * (2 * dim * features + norm);
+  }
+  return all;
+}
+
 double biases_of_experts(const nn::DecoderShape& shape) {
   const double of_each =
       (shape.expert_form.bias
@@ -433,26 +540,23 @@ double biases_of_experts(const nn::DecoderShape& shape) {
 double DecoderFamily::parameters(const ModelSizes& sizes) const {
   const nn::DecoderShape shape = shape_of(sizes);
   const double dim = number(shape.dim);
-  const double ffn = number(shape.ffn_extent());
-  const double sparse = number(layers_with_experts(shape));
   const double norm = shape.norm_weight ? dim * (shape.norm_bias ? 2 : 1) : 0;
   const double recurrent = number(layers_of_kind(shape, nn::LayerKind::recurrent));
-  const double attention = number(layers_of_kind(shape, nn::LayerKind::attention));
-  double parts = 0;  // feed-forward
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    parts += shape.has_feed_forward(layer) ? 1 : 0;
-  }
-  const double mixers = (attention > 0 ? attention * attention_parameters(shape) : 0) +
-                        (recurrent > 0 ? recurrent * recurrent_parameters(shape) : 0);
-  const double matrices = shape.gated ? 3 : 2;
-  const double learned = shape.activation == nn::Activation::xielu ? 2 : 0;
-  const double dense =
-      matrices * dim * ffn + (shape.ffn_bias ? (matrices - 1) * ffn + dim : 0) + learned;
   const double mixture = expert_parameters(shape) + biases_of_experts(shape);
+  double parts = recurrent > 0 ? recurrent * recurrent_parameters(shape) : 0;
+  for (std::int64_t layer = 0; layer < shape.layers + shape.further_layers; ++layer) {
+    parts += shape.layer_kind(layer) == nn::LayerKind::attention
+                 ? attention_parameters(shape, layer)
+                 : 0;
+    parts += !shape.has_feed_forward(layer) ? 0
+             : shape.has_experts(layer)     ? mixture
+                                            : dense_parameters(shape, layer);
+    parts += norms_of_block(shape) * norm;
+  }
+  // Two norms before the projection of both, and one for the head.
+  parts += number(shape.further_layers) * (2 * dim * dim + 3 * norm);
   return number(shape.vocab) * dim * (shape.tie_embeddings ? 1 : 2) +
-         (shape.head_bias ? number(shape.vocab) : 0) + mixers +
-         number(shape.layers) * norms_of_block(shape) * norm + (parts - sparse) * dense +
-         sparse * mixture + norm;
+         (shape.head_bias ? number(shape.vocab) : 0) + parts + linked_parameters(shape) + norm;
 }
 
 std::shared_ptr<nn::LanguageModel> DecoderFamily::build(const ModelSizes& sizes,
@@ -527,6 +631,10 @@ std::vector<HubTensor> DecoderFamily::tensors(const ModelSizes& sizes) const {
 
 std::vector<std::string> DecoderFamily::ignored_tensors() const { return traits_.ignored_tensors; }
 
+std::vector<std::string> DecoderFamily::unused_tensors(const ModelSizes& sizes) const {
+  return models::unused_tensors(traits_, shape_of(sizes));
+}
+
 std::vector<std::string> DecoderFamily::further_tensors(const ModelSizes& sizes) const {
   return models::further_tensors(traits_, shape_of(sizes));
 }
@@ -539,8 +647,10 @@ std::vector<std::string> DecoderFamily::packed_forms() const {
 ModelFamily::Layers DecoderFamily::layers(const ModelSizes& sizes) const {
   const std::string key = hub_size(traits_, "layers");
   const DecoderProperty* const pattern = pattern_of(traits_);
+  const std::int64_t further =
+      has_further_layers(traits_) ? sizes.values.integer("further_layers") : 0;
   return {"model.layers.", key.empty() && pattern != nullptr ? pattern->hub : key,
-          sizes.values.integer("layers")};
+          sizes.values.integer("layers") + further};
 }
 
 std::vector<SizedTensor> DecoderFamily::sized_tensors(const ModelSizes& sizes) const {

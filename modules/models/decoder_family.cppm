@@ -33,11 +33,11 @@ constexpr auto decoder_field =
 /// A member of nn::DecoderShape, or of a part of it, that a family or a model of it sets.
 using DecoderMember =
     std::variant<DecoderField<bool>, DecoderField<std::int64_t>, DecoderField<double>,
-                 DecoderField<std::vector<std::int64_t>>, DecoderField<nn::Activation>,
-                 DecoderField<nn::HeadNorm>, DecoderField<nn::NormOptions::Kind>,
-                 DecoderField<nn::RouterScore>, DecoderField<nn::GroupScore>,
-                 DecoderField<std::string>, DecoderField<nn::RecurrentRule>,
-                 DecoderField<nn::OutputGate>>;
+                 DecoderField<std::vector<std::int64_t>>, DecoderField<std::vector<double>>,
+                 DecoderField<nn::Activation>, DecoderField<nn::HeadNorm>,
+                 DecoderField<nn::NormOptions::Kind>, DecoderField<nn::RouterScore>,
+                 DecoderField<nn::GroupScore>, DecoderField<std::string>,
+                 DecoderField<nn::RecurrentRule>, DecoderField<nn::OutputGate>>;
 
 class HubForm;
 
@@ -145,6 +145,8 @@ struct FurtherTokens {
   std::vector<std::string> keys = {};     // of config.json: how many layers
   bool after_layers = false;              // their numbers follow those of the other layers
   std::vector<std::string> tensors = {};  // patterns
+  /// With after_layers: tensors that a folder has again in each such layer, by their names there.
+  std::map<std::string, std::string> copies = {};
 };
 
 /// Modules of a layer that a folder has as one, whose parts follow one another along dim 0.
@@ -172,6 +174,8 @@ struct DecoderTraits {
   bool rope_growth = false;                    // see HubRope::growth
   /// rope_parameters has the bases of layers with a window and of others apart.
   bool rope_by_layers = false;
+  /// Layers without a window may rotate a share of the pairs of a whole head ("proportional").
+  bool rope_by_pairs = false;
   /// Which layers have a window is written as layer_types.
   bool layer_types = false;
   /// Keys of config.json for sizes that it has under other names than Llama's, by their keys of
@@ -184,6 +188,10 @@ struct DecoderTraits {
   std::vector<FusedModule> fused = {};
   /// Objects of config.json whose parts are read as keys: names of keys by those of parts.
   std::map<std::string, std::map<std::string, std::string>> nested = {};
+  /// The same of objects that have such an object for each layer without a window, by its number.
+  std::map<std::string, std::map<std::string, std::string>> nested_global = {};
+  /// Keys of config.json that may be a list with the same number for each layer.
+  std::vector<std::string> each_layer = {};
   std::map<std::string, std::string> older_keys = {};  // keys by their names in older folders
   DecoderVariants variants = {};                       // none: all models have one form
   FurtherTokens further = {};
@@ -224,6 +232,7 @@ class DecoderFamily : public ModelFamily {
   std::vector<HubKey> write(const ModelSizes& sizes) const override;
   std::vector<HubTensor> tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> ignored_tensors() const override;
+  std::vector<std::string> unused_tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> further_tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> packed_forms() const override;
   Layers layers(const ModelSizes& sizes) const override;
@@ -239,6 +248,8 @@ class DecoderFamily : public ModelFamily {
   void read_properties(HubConfig& config, ModelSizes& sizes) const;
   void read_global_layers(HubConfig& config, ModelSizes& sizes) const;
   void check_layer_types(HubConfig& config, ModelSizes& sizes) const;
+  /// Errors: entries of nested_global that are not of the layers without a window.
+  void check_global_objects(HubConfig& config, const ModelSizes& sizes) const;
   void write_sizes(const ModelSizes& sizes, std::vector<HubKey>& all) const;
   void write_properties(const ModelSizes& sizes, const nn::DecoderShape& shape,
                         std::vector<HubKey>& all) const;

@@ -1,6 +1,7 @@
 // Decoders in Hugging Face's format: config.json.
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -22,6 +23,9 @@ import :hub_forms;
 
 namespace tessera::models {
 namespace {
+
+/// Our own key: layers of further tokens that a checkpoint or an export has.
+constexpr const char* further_key = "further_layers";
 
 /// The keys by which transformers 5 says which layers have experts.
 constexpr const char* part_types = "mlp_layer_types";
@@ -139,6 +143,12 @@ ModelSizes DecoderFamily::read(HubConfig& config) const {
   for (const auto& [object, names] : traits_.nested) {
     config.unfold(object, names);
   }
+  for (const auto& [object, names] : traits_.nested_global) {
+    config.unfold_layers(object, names);
+  }
+  for (const std::string& key : traits_.each_layer) {
+    config.one_for_layers(key, hub_size(traits_, "layers"));
+  }
   const bool has_marks = std::ranges::find(traits_.properties, part_types, &DecoderProperty::hub) !=
                          traits_.properties.end();
   if (traits_.experts && !has_marks) {
@@ -155,6 +165,11 @@ ModelSizes DecoderFamily::read(HubConfig& config) const {
   read_rope(traits_, config, sizes);
   read_global_layers(config, sizes);
   check_layer_types(config, sizes);
+  check_global_objects(config, sizes);
+  if (has_further_layers(traits_)) {
+    // A folder's own count says nothing about its tensors: transformers writes it without them.
+    sizes.values.set("further_layers", config.integer(further_key, 0, most_further_layers, 0));
+  }
   if (config.sound()) {
     for (const ValueConflict& misfit : misfits_of(shape_of(sizes))) {
       config.problem(misfit.hub);
@@ -246,6 +261,25 @@ void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) cons
   }
 }
 
+void DecoderFamily::check_global_objects(HubConfig& config, const ModelSizes& sizes) const {
+  if (!config.sound() || traits_.nested_global.empty()) {
+    return;
+  }
+  const nn::DecoderShape shape = shape_of(sizes);
+  std::vector<std::int64_t> global;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    if (!shape.has_window(layer)) {
+      global.push_back(layer);
+    }
+  }
+  for (const auto& [object, names] : traits_.nested_global) {
+    if (config.has(object) && config.unfold_layers(object, names) != global) {
+      config.problem(fmt::format("{}: expected parts for the layers without a window, {}", object,
+                                 fmt::join(global, ", ")));
+    }
+  }
+}
+
 void DecoderFamily::write_sizes(const ModelSizes& sizes, std::vector<HubKey>& all) const {
   const ModelValues& values = sizes.values;
   const std::pair<const char*, HubKey> own[] = {
@@ -294,11 +328,26 @@ std::vector<HubKey> DecoderFamily::write(const ModelSizes& sizes) const {
   if (lists_layers(traits_)) {
     all.push_back(HubKey::list("layer_types", layer_types(shape)));
   }
+  for (HubKey& key : all) {
+    if (std::ranges::find(traits_.each_layer, key.key) != traits_.each_layer.end()) {
+      const std::vector<std::string> list(static_cast<std::size_t>(shape.layers), key.json);
+      key.json = fmt::format("[{}]", fmt::join(list, ", "));
+    }
+  }
+  if (shape.further_layers > 0) {
+    all.emplace_back(traits_.further.keys.front(), shape.further_layers);
+    all.emplace_back(further_key, shape.further_layers);
+  }
   return all;
 }
 
 const DecoderProperty* pattern_of(const DecoderTraits& traits) {
   return property_of(traits, &nn::DecoderShape::layer_pattern);
+}
+
+bool has_further_layers(const DecoderTraits& traits) {
+  return traits.further.after_layers && !traits.further.copies.empty() &&
+         pattern_of(traits) == nullptr;
 }
 
 bool lists_layers(const DecoderTraits& traits) {

@@ -81,8 +81,12 @@ constexpr bool is_word = std::is_enum_v<Field>;
 
 using Form = nn::ExpertForm;
 using Growth = nn::GrowingLayers;
+using nn::GlobalHeads;
+using Streams = nn::HiddenStreams;
 constexpr auto form = &Shape::expert_form;
 constexpr auto growth = &Shape::growth;
+constexpr auto global_heads = &Shape::global_heads;
+constexpr auto streams = &Shape::streams;
 
 struct Member {
   const char* name;
@@ -114,8 +118,12 @@ constexpr Member members[] = {
     {"experts_per_token", decoder_field<&Shape::experts_per_token>},
     {"ffn_bias", decoder_field<&Shape::ffn_bias>},
     {"first_dense_layers", decoder_field<&Shape::first_dense_layers>},
+    {"gate_sparsity", decoder_field<&Shape::gate_sparsity>},
     {"gated", decoder_field<&Shape::gated>},
     {"global_every", decoder_field<&Shape::global_every>},
+    {"global_heads.head_dim", decoder_field<global_heads, &GlobalHeads::head_dim>},
+    {"global_heads.keys_as_values", decoder_field<global_heads, &GlobalHeads::keys_as_values>},
+    {"global_heads.kv_heads", decoder_field<global_heads, &GlobalHeads::kv_heads>},
     {"global_layers", decoder_field<&Shape::global_layers>},
     {"group_score", decoder_field<&Shape::group_score>},
     {"groups_per_token", decoder_field<&Shape::groups_per_token>},
@@ -129,6 +137,9 @@ constexpr Member members[] = {
     {"head_norm_weight", decoder_field<&Shape::head_norm_weight>},
     {"last_expert_layer", decoder_field<&Shape::last_expert_layer>},
     {"latent_rank", decoder_field<&Shape::latent_rank>},
+    {"layer_embedding_dim", decoder_field<&Shape::layer_embedding_dim>},
+    {"layer_embedding_vocab", decoder_field<&Shape::layer_embedding_vocab>},
+    {"layer_scale", decoder_field<&Shape::layer_scale>},
     {"local_rope_theta", decoder_field<&Shape::local_rope_theta>},
     {"local_unscaled", decoder_field<&Shape::local_unscaled>},
     {"logit_base", decoder_field<&Shape::logit_base>},
@@ -153,6 +164,7 @@ constexpr Member members[] = {
     {"query_key_norm", decoder_field<&Shape::query_key_norm>},
     {"query_rank", decoder_field<&Shape::query_rank>},
     {"residual_depth", decoder_field<&Shape::residual_depth>},
+    {"residual_rank", decoder_field<&Shape::residual_rank>},
     {"residual_scale", decoder_field<&Shape::residual_scale>},
     {"rope_limit", decoder_field<&Shape::rope_limit>},
     {"rope_stretch", decoder_field<&Shape::rope_stretch>},
@@ -170,11 +182,18 @@ constexpr Member members[] = {
     {"shared_expert_dim", decoder_field<&Shape::shared_expert_dim>},
     {"shared_expert_gate", decoder_field<&Shape::shared_expert_gate>},
     {"shared_experts", decoder_field<&Shape::shared_experts>},
+    {"shared_key_layers", decoder_field<&Shape::shared_key_layers>},
     {"sinks", decoder_field<&Shape::sinks>},
+    {"streams.active", decoder_field<streams, &Streams::active>},
+    {"streams.count", decoder_field<streams, &Streams::count>},
+    {"streams.most", decoder_field<streams, &Streams::most>},
+    {"streams.scaled", decoder_field<streams, &Streams::scaled>},
     {"tie_embeddings", decoder_field<&Shape::tie_embeddings>},
     {"unrotated_every", decoder_field<&Shape::unrotated_every>},
     {"unrotated_layers", decoder_field<&Shape::unrotated_layers>},
     {"value_dim", decoder_field<&Shape::value_dim>},
+    {"value_norm", decoder_field<&Shape::value_norm>},
+    {"wide_shared_layers", decoder_field<&Shape::wide_shared_layers>},
     {"window", decoder_field<&Shape::window>}};
 static_assert(std::ranges::is_sorted(members, {},
                                      [](const Member& one) { return std::string_view(one.name); }));

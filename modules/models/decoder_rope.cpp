@@ -34,6 +34,9 @@ namespace {
 
 using Kind = ops::RotaryScaling::Kind;
 
+/// The word for a share of the pairs of a whole head.
+constexpr std::string_view by_pairs = "proportional";
+
 /// The amplitude that transformers assumes, as HubConfig::rope reads it.
 double yarn_amplitude(double factor) { return factor > 1 ? 0.1 * std::log(factor) + 1 : 1; }
 
@@ -153,15 +156,22 @@ void read_rope(const DecoderTraits& traits, HubConfig& config, ModelSizes& sizes
       kinds.emplace_back(known.hub);
     }
   }
+  if (traits.rope_by_pairs) {
+    kinds.emplace_back(by_pairs);
+  }
   HubRope rope = config.rope(
       kinds, other_key("rope_theta", traits.absent.rope_theta),
       traits.shape.local_rope_theta > 0 || traits.rope_by_layers ? std::string(full_layers) : "",
-      {.share = traits.partial_rope,
+      {.share = traits.partial_rope || traits.rope_by_pairs,
        .alpha = traits.rope_alpha,
        .growth = traits.rope_growth,
        .ignored = traits.ignored_rope,
        .absent = traits.absent.rope});
   sizes.values.set("rope_theta", rope.theta);
+  if (traits.rope_by_pairs) {
+    const bool shares = rope.kind == by_pairs;
+    sizes.values.set("global_rotary_share", !shares ? 0 : rope.share > 0 ? rope.share : 1.0);
+  }
   if (traits.rope_growth) {
     sizes.values.set("query_growth", rope.growth);
     sizes.values.set("query_growth_period", static_cast<std::int64_t>(rope.growth_period));
@@ -225,14 +235,19 @@ void write_rope(const DecoderTraits& traits, const ModelSizes& sizes, const nn::
       scaling += fmt::format(R"(, "original_max_position_embeddings": {})", growth.period);
     }
   }
+  const std::string local_rope =
+      rope_json(shape.local_rope_theta, scaling_json(ops::RotaryScaling()), share);
+  if (shape.global_heads.rotary_share > 0) {
+    scaling = fmt::format(R"("rope_type": "{}")", by_pairs);
+    share = fmt::format(R"("partial_rotary_factor": {}, )",
+                        HubKey("", shape.global_heads.rotary_share).json);
+  }
   const std::string rope = rope_json(shape.rope_theta, scaling, share);
   // transformers 4 reads rope_theta and rope_scaling, transformers 5 rope_parameters.
   all.emplace_back("rope_theta", shape.rope_theta);
   all.push_back(HubKey::raw(
       "rope_parameters",
-      local ? fmt::format(
-                  R"({{"{}": {}, "{}": {}}})", full_layers, rope, window_layers,
-                  rope_json(shape.local_rope_theta, scaling_json(ops::RotaryScaling()), share))
+      local ? fmt::format(R"({{"{}": {}, "{}": {}}})", full_layers, rope, window_layers, local_rope)
             : rope));
   if (traits.scaled_rope) {
     const bool none = shape.rope_scaling.kind == Kind::none && shape.rope_stretch == 0 &&

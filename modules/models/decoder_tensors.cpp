@@ -21,7 +21,6 @@ import :decoder_values;
 namespace tessera::models {
 namespace {
 
-constexpr std::int64_t most_further_layers = 16;  // that predict tokens after the next one
 constexpr std::string_view layers_prefix = "model.layers.*";
 
 std::string layer_name(std::int64_t layer) { return fmt::format("model.layers.{}.", layer); }
@@ -210,7 +209,21 @@ std::vector<std::string> decoder_modules() {
           "mlp.shared_expert.up_proj",
           "mlp.shared_expert.down_proj",
           "mlp.fc1_latent_proj",
-          "mlp.fc2_latent_proj"};
+          "mlp.fc2_latent_proj",
+          "model.embed_tokens_per_layer",
+          "model.per_layer_model_projection",
+          "model.per_layer_projection_norm",
+          "per_layer_input_gate",
+          "per_layer_projection",
+          "post_per_layer_input_norm",
+          "laurel.linear_left",
+          "laurel.linear_right",
+          "laurel.post_laurel_norm",
+          "altup",
+          "altup.correction_coefs",
+          "altup.prediction_coefs",
+          "altup.modality_router",
+          "altup.router_norm"};
 }
 
 std::vector<HubTensor> hub_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape,
@@ -226,9 +239,14 @@ std::vector<HubTensor> hub_tensors(const DecoderTraits& traits, const nn::Decode
   for (const FusedModule& fused : traits.fused) {
     in_fused.insert(fused.parts.begin(), fused.parts.end());
   }
-  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+  for (std::int64_t layer = 0; layer < shape.layers + shape.further_layers; ++layer) {
     const std::string own = layer_name(layer);
     const std::string stored = stored_module(names, layer, "");
+    for (const auto& [name, parameter] : traits.further.copies) {
+      if (layer >= shape.layers) {
+        all.push_back({.parameter = parameter, .tensor = stored + name, .copy = true});
+      }
+    }
     if (shape.has_experts(layer) && traits.experts) {
       add_experts(all, own, stored, *traits.experts, shape.gated);
     }
@@ -260,11 +278,25 @@ std::vector<HubTensor> hub_tensors(const DecoderTraits& traits, const nn::Decode
   return all;
 }
 
+std::vector<std::string> unused_tensors(const DecoderTraits& traits,
+                                        const nn::DecoderShape& shape) {
+  std::vector<std::string> patterns;
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    if (shape.key_layer(layer) == layer) {
+      continue;
+    }
+    for (const char* name : {"self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm"}) {
+      patterns.push_back(stored_module(traits.hub_modules, layer, name) + ".**");
+    }
+  }
+  return patterns;
+}
+
 std::vector<std::string> further_tensors(const DecoderTraits& traits,
                                          const nn::DecoderShape& shape) {
   std::vector<std::string> patterns = traits.further.tensors;
-  for (std::int64_t layer = 0; traits.further.after_layers && layer < most_further_layers;
-       ++layer) {
+  for (std::int64_t layer = shape.further_layers;
+       traits.further.after_layers && layer < most_further_layers; ++layer) {
     patterns.push_back(stored_module(traits.hub_modules, shape.layers + layer, "") + "**");
   }
   return patterns;
@@ -342,11 +374,36 @@ std::vector<SizedTensor> sized_tensors(const DecoderTraits& traits, const nn::De
   } else {
     all.push_back({attention + "q_proj.weight",
                    {heads + " times head_dim", dim},
-                   {shape.heads * shape.head_dim, shape.dim}});
+                   {shape.heads * shape.head_extent(attends), shape.dim}});
     const std::string keys = hub_size(traits, "kv_heads");
     all.push_back({attention + "k_proj.weight",
                    {(keys.empty() ? heads : keys) + " times head_dim", dim},
-                   {shape.kv_heads * shape.head_dim, shape.dim}});
+                   {shape.key_heads(attends) * shape.head_extent(attends), shape.dim}});
+  }
+  if (shape.layer_embedding_dim > 0) {
+    all.push_back(
+        {"model.embed_tokens_per_layer.weight",
+         {hub_key(traits, "layer_embedding_vocab", ""),
+          hub_size(traits, "layers") + " times " + hub_key(traits, "layer_embedding_dim", "")},
+         {shape.layer_embedding_vocab, shape.layers * shape.layer_embedding_dim}});
+  }
+  if (shape.residual_rank > 0) {
+    all.push_back({layer_name(0) + "laurel.linear_left.weight",
+                   {hub_key(traits, "residual_rank", ""), dim},
+                   {shape.residual_rank, shape.dim}});
+  }
+  if (shape.streams.count > 1) {
+    all.push_back({layer_name(0) + "altup.modality_router.weight",
+                   {hub_key(traits, "streams", ""), dim},
+                   {shape.streams.count, shape.dim}});
+  }
+  for (std::int64_t layer = 0; layer < shape.layers && shape.global_heads.head_dim > 0; ++layer) {
+    if (!shape.has_window(layer)) {
+      all.push_back({layer_name(layer) + "self_attn.q_proj.weight",
+                     {heads + " times " + hub_key(traits, "global_head_dim", ""), dim},
+                     {shape.heads * shape.head_extent(layer), shape.dim}});
+      break;
+    }
   }
   if (const std::int64_t dense = first_layer(shape, false); dense >= 0) {
     all.push_back(

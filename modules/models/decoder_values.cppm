@@ -15,6 +15,7 @@ namespace tessera::models {
 constexpr std::int64_t widest = std::int64_t{1} << 24;
 constexpr std::int64_t most = 100000;
 constexpr std::int64_t most_positions = std::int64_t{1} << 40;
+constexpr std::int64_t most_further_layers = 16;  // that predict tokens after the next one
 
 /// Words of layer_types in config.json.
 constexpr std::string_view full_layers = "full_attention";
@@ -81,6 +82,8 @@ const DecoderProperty* property_of(const DecoderTraits& traits,
 const DecoderProperty* pattern_of(const DecoderTraits& traits);
 /// Whether a key lists the layers without a window, and no property does.
 bool lists_layers(const DecoderTraits& traits);
+/// Whether models of the family can have layers that predict tokens after the next one.
+bool has_further_layers(const DecoderTraits& traits);
 /// The form of a model; null: the family has no forms.
 const DecoderVariant* variant_of(const DecoderTraits& traits, const ModelSizes& sizes);
 
@@ -101,6 +104,8 @@ std::vector<HubTensor> hub_tensors(const DecoderTraits& traits, const nn::Decode
 /// Patterns of tensors that predict tokens after the next one.
 std::vector<std::string> further_tensors(const DecoderTraits& traits,
                                          const nn::DecoderShape& shape);
+/// Patterns of tensors of keys and values in layers that use those of another one.
+std::vector<std::string> unused_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape);
 /// Parameters that show every size.
 std::vector<SizedTensor> sized_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape);
 

@@ -35,6 +35,9 @@ std::vector<std::string> ModelFamily::further_tensors(const ModelSizes& /*sizes*
   return {};
 }
 std::vector<std::string> ModelFamily::ignored_tensors() const { return {}; }
+std::vector<std::string> ModelFamily::unused_tensors(const ModelSizes& /*sizes*/) const {
+  return {};
+}
 std::vector<std::string> ModelFamily::packed_forms() const { return {}; }
 
 std::vector<std::string> model_families() {

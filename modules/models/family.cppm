@@ -24,7 +24,8 @@ struct HubTensor {
   /// The parameter's dim 0 counts tensors of the folder, which lack that dim: their names have the
   /// number, from 0, in the place of `*`. Neither transposed nor a part.
   bool stacked = false;
-  bool row = false;  // the folder's tensor is [1, N], the parameter [N]; neither of the above
+  bool row = false;   // the folder's tensor is [1, N], the parameter [N]; neither of the above
+  bool copy = false;  // a folder has the parameter here again: written, and not read
 };
 
 /// A parameter whose shape follows from sizes, for a comparison before anything is built.
@@ -93,6 +94,8 @@ class ModelFamily {
   virtual std::string base_prefix() const;
   /// Patterns of tensors in a folder that are not parameters. The default: none.
   virtual std::vector<std::string> ignored_tensors() const;
+  /// Patterns of those that a model of these sizes has no use for. The default: none.
+  virtual std::vector<std::string> unused_tensors(const ModelSizes& sizes) const;
   /// Patterns of tensors by which a folder predicts tokens after the next one. They are counted
   /// aloud and not read. The default: none.
   virtual std::vector<std::string> further_tensors(const ModelSizes& sizes) const;

@@ -78,10 +78,11 @@ class FamilyReader {
   FamilyFile read() {
     check_names(
         root_, "",
-        {"family",          "about",   "architecture", "like",    "begin_token", "end_token",
-         "layer_types",     "decoder", "sizes",        "default", "rope",        "key",
-         "fixed",           "ignored", "without",      "modules", "fused",       "experts",
-         "ignored_tensors", "nested",  "older",        "forms",   "form",        "further_tokens"});
+        {"family",          "about",     "architecture", "like",    "begin_token", "end_token",
+         "layer_types",     "decoder",   "sizes",        "default", "rope",        "key",
+         "fixed",           "ignored",   "without",      "modules", "fused",       "experts",
+         "ignored_tensors", "nested",    "older",        "forms",   "form",        "further_tokens",
+         "nested_global",   "each_layer"});
     FamilyFile result;
     if (const auto like = take<std::string>(root_, "like", "")) {
       base(*like, result.traits);
@@ -103,7 +104,9 @@ class FamilyReader {
     read_fixed(traits);
     read_experts(traits);
     read_texts("older", {}, traits.older_keys);
-    read_nested(traits);
+    read_nested("nested", traits.nested);
+    read_nested("nested_global", traits.nested_global);
+    set(root_, "each_layer", "", traits.each_layer);
     read_variants(traits);
     read_further(traits);
     throw_if_any();
@@ -162,17 +165,23 @@ class FamilyReader {
       const auto value = node.value_exact<std::string>();
       return value ? std::optional<ModelValue>(*value) : std::nullopt;
     }
-    std::vector<std::int64_t> list;
+    return std::holds_alternative<std::vector<double>>(like) ? list_of<double>(node)
+                                                             : list_of<std::int64_t>(node);
+  }
+
+  template <class Number>
+  std::optional<ModelValue> list_of(const toml::node& node) const {
+    std::vector<Number> list;
     const toml::array* const array = node.as_array();
     if (array == nullptr || array->size() > longest_list) {
       return std::nullopt;
     }
     for (const toml::node& one : *array) {
-      const auto value = one.value_exact<std::int64_t>();
+      const std::optional<ModelValue> value = value_of(one, ModelValue(Number{}));
       if (!value) {
         return std::nullopt;
       }
-      list.push_back(*value);
+      list.push_back(std::get<Number>(*value));
     }
     return list;
   }
@@ -291,7 +300,8 @@ class FamilyReader {
           std::erase_if(traits.properties, [&](const auto& one) { return one.key == name; }) +
           std::erase_if(traits.fixed_keys, [&](const auto& one) { return one.key == name; }) +
           std::erase_if(traits.fused, [&](const auto& one) { return one.stored == name; }) +
-          traits.nested.erase(name) + std::erase(traits.ignored_keys, name);
+          traits.nested.erase(name) + std::erase(traits.ignored_keys, name) +
+          std::erase(traits.each_layer, name);
       if (removed == 0) {
         problem(*root_.get("without"),
                 fmt::format("without: there is no key and no fused module '{}' to remove",
@@ -355,14 +365,16 @@ class FamilyReader {
 
   void read_defaults(DecoderTraits& traits) {
     if (const toml::table* const rope = section("rope")) {
-      check_names(*rope, "rope.",
-                  {"scaled", "partial", "keys", "alpha", "by_layers", "growth", "ignored"});
+      check_names(
+          *rope, "rope.",
+          {"scaled", "partial", "keys", "alpha", "by_layers", "by_pairs", "growth", "ignored"});
       set(*rope, "ignored", "rope.", traits.ignored_rope);
       set(*rope, "scaled", "rope.", traits.scaled_rope);
       set(*rope, "partial", "rope.", traits.partial_rope);
       set(*rope, "keys", "rope.", traits.rope_keys);
       set(*rope, "alpha", "rope.", traits.rope_alpha);
       set(*rope, "by_layers", "rope.", traits.rope_by_layers);
+      set(*rope, "by_pairs", "rope.", traits.rope_by_pairs);
       set(*rope, "growth", "rope.", traits.rope_growth);
     }
     const toml::table* const table = section("default");
@@ -668,18 +680,20 @@ class FamilyReader {
     });
   }
 
-  void read_nested(DecoderTraits& traits) {
-    const toml::table* const table = section("nested");
+  void read_nested(const std::string& name,
+                   std::map<std::string, std::map<std::string, std::string>>& to) {
+    const toml::table* const table = section(name);
     if (table == nullptr) {
       return;
     }
     for (const auto& [key, node] : *table) {
       if (!node.is_table()) {
-        problem(node, "nested: expected a table with the names of keys for the parts of an object");
+        problem(node,
+                name + ": expected a table with the names of keys for the parts of an object");
         continue;
       }
-      read_texts(*node.as_table(), fmt::format("nested.{}", key.str()), {},
-                 traits.nested[std::string(key.str())]);
+      read_texts(*node.as_table(), fmt::format("{}.{}", name, key.str()), {},
+                 to[std::string(key.str())]);
     }
   }
 
@@ -766,10 +780,17 @@ class FamilyReader {
 
   void read_further(DecoderTraits& traits) {
     if (const toml::table* const table = section("further_tokens")) {
-      check_names(*table, "further_tokens.", {"config", "after_layers", "tensors"});
+      check_names(*table, "further_tokens.", {"config", "after_layers", "tensors", "copies"});
       set(*table, "config", "further_tokens.", traits.further.keys);
       set(*table, "after_layers", "further_tokens.", traits.further.after_layers);
       set(*table, "tensors", "further_tokens.", traits.further.tensors);
+      if (const toml::node* const copies = table->get("copies")) {
+        if (copies->is_table()) {
+          read_texts(*copies->as_table(), "further_tokens.copies", {}, traits.further.copies);
+        } else {
+          problem(*copies, "further_tokens.copies: expected names of tensors and parameters");
+        }
+      }
     }
   }
 

@@ -91,6 +91,26 @@ struct HubConfig::State {
     json[key] = value;
   }
 
+  /// The keys with these names have the parts of an object, which the file has at `where`.
+  void give_parts(const std::string& where, const Json& object,
+                  const std::map<std::string, std::string>& names) {
+    if (!object.is_object()) {
+      problems.push_back(fmt::format("{}: expected an object, got {}", where, json_shown(object)));
+      return;
+    }
+    for (const auto& [part, value] : object.items()) {
+      const std::string whole = where + "." + part;
+      const auto found = names.find(part);
+      if (found == names.end()) {
+        problems.push_back(
+            shown(whole) +
+            ": not understood, so the model may be another one than this program would compute");
+      } else {
+        give(found->second, whole, value);
+      }
+    }
+  }
+
   double positive(const Json& object, const std::string& key, double otherwise) {
     if (!present(object, key)) {
       return otherwise;
@@ -175,6 +195,13 @@ struct HubConfig::State {
 
   /// The numbers of a rotary embedding of this kind.
   void read_scaling(const std::string& key, const Json& rope, HubRope& to) {
+    if (to.kind == "proportional") {
+      if (positive(rope, "factor", 1) != 1) {
+        problems.push_back(
+            fmt::format("{}.factor {} is not supported (only 1)", key, json_shown(rope["factor"])));
+      }
+      return;
+    }
     if (to.kind == "longrope") {
       read_long(key, rope, to);
       return;
@@ -512,6 +539,21 @@ std::vector<std::int64_t> HubConfig::numbers(const std::string& key, std::int64_
   return all;
 }
 
+std::vector<double> HubConfig::rates(const std::string& key) {
+  state_->read.insert(key);
+  if (!present(state_->json, key)) {
+    return {};
+  }
+  const Json& list = state_->json[key];
+  const auto fits = [](const Json& one) { return one.is_number() && one >= 0 && one < 1; };
+  if (!list.is_array() || !std::ranges::all_of(list, fits)) {
+    problem(fmt::format("{}: expected a list of numbers from 0 to below 1, got {}", key,
+                        json_shown(list)));
+    return {};
+  }
+  return list.get<std::vector<double>>();
+}
+
 double HubConfig::rope_theta_of(const std::string& layers, double otherwise) {
   const Json& config = state_->json;
   if (!present(config, "rope_parameters") || !config["rope_parameters"].is_object() ||
@@ -628,20 +670,53 @@ void HubConfig::unfold(const std::string& key, const std::map<std::string, std::
     return;
   }
   const Json object = state_->json[key];
-  if (!object.is_object()) {
-    problem(fmt::format("{}: expected an object, got {}", key, json_shown(object)));
+  state_->give_parts(key, object, names);
+}
+
+std::vector<std::int64_t> HubConfig::unfold_layers(
+    const std::string& key, const std::map<std::string, std::string>& names) {
+  state_->read.insert(key);
+  std::vector<std::int64_t> layers;
+  if (!present(state_->json, key)) {
+    return layers;
+  }
+  const Json object = state_->json[key];
+  const auto is_number = [](const std::string& text) {
+    return !text.empty() && text.size() < 8 &&
+           text.find_first_not_of("0123456789") == std::string::npos;
+  };
+  for (const auto& [layer, parts] : object.items()) {
+    if (!object.is_object() || !is_number(layer) || parts != object.front()) {
+      problem(fmt::format("{}: expected numbers of layers with the same parts, got {}", key,
+                          json_shown(object)));
+      return layers;
+    }
+    layers.push_back(std::stoll(layer));
+  }
+  if (layers.empty()) {
+    problem(fmt::format("{}: expected an object with parts for layers, got {}", key,
+                        json_shown(object)));
+    return layers;
+  }
+  const std::string first = object.begin().key();
+  state_->give_parts(key + "." + first, object.front(), names);
+  std::ranges::sort(layers);
+  return layers;
+}
+
+void HubConfig::one_for_layers(const std::string& key, const std::string& layers) {
+  if (!present(state_->json, key) || !state_->json[key].is_array()) {
     return;
   }
-  for (const auto& [part, value] : object.items()) {
-    const std::string whole = key + "." + part;
-    const auto name = names.find(part);
-    if (name == names.end()) {
-      problem(shown(whole) +
-              ": not understood, so the model may be another one than this program would compute");
-    } else {
-      state_->give(name->second, whole, value);
-    }
+  const Json list = state_->json[key];
+  const bool alike = !list.empty() && std::ranges::all_of(list, [&](const Json& one) {
+    return one == list.front();
+  });
+  if (!alike || !present(state_->json, layers) || state_->json[layers] != list.size()) {
+    problem(fmt::format("{}: expected the same number for each of {}, got {}", key, layers,
+                        json_shown(list)));
   }
+  state_->json[key] = list.empty() ? Json() : list.front();
 }
 
 void HubConfig::ignore(std::span<const std::string> keys) {
@@ -672,7 +747,9 @@ void HubConfigFile::check_common(const std::string& architecture,
 void HubConfigFile::check_folder(std::span<const std::string> packed) {
   const Json& json = state_->json;
   only("pruned_heads", "{}", "all heads are computed");
-  only("per_layer_config", "{}", "all layers have the same sizes");
+  if (present(json, "per_layer_config") && json["per_layer_config"].empty()) {
+    state_->checked.insert("per_layer_config");  // otherwise a family reads it, or nobody does
+  }
   // The form of packed weights is in the tensors; an export has none.
   const bool is_packed = present(json, "quantization_config") &&
                          json["quantization_config"].is_object() &&

@@ -80,6 +80,8 @@ class HubConfig {
   std::vector<std::string> texts(const std::string& key);
   /// Reads a list of numbers from 0 to `limit`; empty where it is absent.
   std::vector<std::int64_t> numbers(const std::string& key, std::int64_t limit);
+  /// Reads a list of numbers from 0 to below 1; empty where it is absent.
+  std::vector<double> rates(const std::string& key);
   /// The rotary embedding, from the top, rope_scaling (older writers) or rope_parameters; `layers`:
   /// of layers of this type, where they differ. `theta`: its base where none is given; `partial`: a
   /// part of a head may be rotated. Any other kind than these is a problem, and so are a
@@ -97,6 +99,12 @@ class HubConfig {
   /// Reads the parts of an object as keys with these names; a part without a name is a problem, and
   /// so is one whose key is there with another value.
   void unfold(const std::string& key, const std::map<std::string, std::string>& names);
+  /// The same of an object with such an object for each of some layers, all with the same parts.
+  /// Returns the numbers of the layers.
+  std::vector<std::int64_t> unfold_layers(const std::string& key,
+                                          const std::map<std::string, std::string>& names);
+  /// The key may be a list with an equal entry for each of `layers`: then it is read as this entry.
+  void one_for_layers(const std::string& key, const std::string& layers);
   /// Reads what an older name of a key has as the key's value. Both with different values are a
   /// problem.
   void rename(const std::string& older, const std::string& key);

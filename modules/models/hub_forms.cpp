@@ -114,6 +114,35 @@ class ListForm : public LayersForm {
   }
 };
 
+/// A list of rates, one for each layer.
+class RatesForm : public HubForm {
+ public:
+  void read(const DecoderProperty& property, HubInput& in) const override {
+    std::vector<double> rates = in.config.rates(property.hub);
+    if (!in.config.has(property.hub)) {
+      in.config.problem(property.hub + " is missing");
+    }
+    check_count(in.config, property.hub, "number", in.sizes.values.integer("layers"),
+                std::ssize(rates));
+    if (std::ranges::all_of(rates, [](double rate) { return rate == 0; })) {
+      rates.clear();
+    }
+    in.sizes.values.set(property.key, std::move(rates));
+  }
+  void write(const DecoderProperty& property, const HubOutput& out) const override {
+    std::vector<double> rates = out.sizes.values.numbers(property.key);
+    rates.resize(static_cast<std::size_t>(out.sizes.values.integer("layers")), 0.0);
+    std::vector<std::string> texts;
+    for (const double rate : rates) {
+      texts.push_back(HubKey("", rate).json);
+    }
+    out.keys.push_back(HubKey::raw(property.hub, fmt::format("[{}]", fmt::join(texts, ", "))));
+  }
+  bool fits(const ModelValue& value) const override {
+    return std::holds_alternative<std::vector<double>>(value);
+  }
+};
+
 }  // namespace
 
 HubForm::~HubForm() = default;
@@ -121,7 +150,8 @@ HubForm::~HubForm() = default;
 std::shared_ptr<const HubForm> usual_form(const ModelValue& value) {
   static const std::shared_ptr<const HubForm> all[] = {
       std::make_shared<FlagForm>(), std::make_shared<IntegerForm>(IntegerForm::Options{}),
-      std::make_shared<NumberForm>(false), std::make_shared<ListForm>()};
+      std::make_shared<NumberForm>(false), std::make_shared<ListForm>(),
+      std::make_shared<RatesForm>()};
   const auto found = std::ranges::find_if(all, [&](const auto& form) { return form->fits(value); });
   if (found == std::end(all)) {
     fail({.thing = "a property of decoders", .wrong = "its type has no usual form in config.json"});

@@ -13,7 +13,7 @@ namespace tessera::models {
 using HubWords = std::vector<std::pair<std::string, std::string>>;
 
 /// The form of a value that nothing else says: true or false, a positive integer or null, a
-/// positive number or null, a list of integers.
+/// positive number or null, a list of integers, a list of rates with one for each layer.
 std::shared_ptr<const HubForm> usual_form(const ModelValue& value);
 
 /// An integer.

@@ -80,6 +80,9 @@ void AttentionOptions::check() const {
                 .wrong = "chunks have at least one position, and no window",
                 .got = fmt::format("{} positions, window {}", chunk, window)});
   }
+  if (chunk > 0 && (keys_of >= 0 || gives_keys)) {
+    fail_input({.thing = "attention", .wrong = "layers that share keys and values have no chunks"});
+  }
 }
 
 InnerAttention::InnerAttention(const AttentionOptions& options) : options_(options) {
@@ -126,8 +129,14 @@ AttentionLayer::AttentionLayer(const AttentionOptions& options) : inner_options_
   options.check();
 }
 
-TokenPositions AttentionLayer::positions_of(const Tensor& given) const {
-  return cache_ == nullptr ? TokenPositions{.given = given} : cache_->positions_of(given);
+TokenPositions AttentionLayer::positions_of(const Tensor& given, std::int64_t tokens) const {
+  if (cache_ == nullptr) {
+    return {.given = given};
+  }
+  TokenPositions positions = cache_->positions_of(given);
+  // The cache of another layer has the call's tokens already.
+  positions.before -= keys_of() >= 0 && positions.batch == nullptr ? tokens : 0;
+  return positions;
 }
 
 void AttentionLayer::add_angles(const RotaryOptions& rotary, std::int64_t head_dim) {
@@ -157,10 +166,11 @@ void AttentionLayer::add_inner() {
   inner_ = add_child<InnerAttention>("inner_attention", inner_options_);
 }
 
-Tensor AttentionLayer::attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask,
+Tensor AttentionLayer::attended(const Tensor& q, Tensor& k, Tensor& v, const Tensor& mask,
                                 const Tensor& documents, const Tensor& positions,
                                 const Tensor& sinks) {
   const AttentionOptions& options = inner_options_;
+  const bool shares = keys_of() >= 0;
   if (options.chunk > 0 && (mask || (positions && !documents))) {
     fail_input({.thing = fmt::format("module '{}'", name()),
                 .wrong = "an attention in chunks takes no mask, and no positions but those of "
@@ -173,14 +183,14 @@ Tensor AttentionLayer::attended(const Tensor& q, Tensor k, Tensor v, const Tenso
                   .wrong = "with a cache that is split over ranks, or of several texts, attention "
                            "takes no mask and no documents, and drops no probabilities"});
     }
-    result = cache_->attend(q, k, v,
+    result = cache_->attend(q, shares ? Tensor() : k, shares ? Tensor() : v,
                             {.scale = options.scale,
                              .window = options.window,
                              .softcap = options.softcap,
                              .causal = options.causal},
                             options.chunk, sinks);
   } else {
-    if (cache_ != nullptr) {
+    if (cache_ != nullptr && !shares) {
       cache_->append(k, v);
     }
     const bool of_chunks = options.chunk > 0 && k.size(1) > options.chunk;
@@ -255,26 +265,34 @@ std::vector<std::string> attention_inputs() {
 }
 
 Attention::Attention(const AttentionOptions& options) : AttentionLayer(options), options_(options) {
-  const std::int64_t d = options.head_extent();
-  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out, bool bias) {
-    return add_child<Linear>(name, in, out, bias, options.standard_deviation, options.dtype);
-  };
-  q_ = projection("q_proj", options.dim, options.heads * d, options.bias);
-  k_ = projection("k_proj", options.dim, options.key_heads() * d, options.bias);
-  v_ = projection("v_proj", options.dim, options.key_heads() * d, options.bias);
-  o_ = projection("o_proj", options.heads * d, options.dim, options.output_bias);
-  if (options.gate) {
-    gate_ = projection("gate_proj", options.dim, options.heads * d, options.bias);
-  }
+  add_projections();
   add_inner();
   add_head_norms();
-  add_angles(options.rotary, d);
+  add_angles(options.rotary, options.head_extent());
   if (options.sinks) {
     add_parameter("sinks", std::make_shared<Parameter>(Dims{options.heads}, options.dtype,
                                                        Initialization{Initialization::Kind::normal,
                                                                       options.standard_deviation}));
   }
   attach<LayerSplits>().check = [this](std::span<const int> axes) { check_heads(axes); };
+}
+
+void Attention::add_projections() {
+  const std::int64_t d = options_.head_extent();
+  const auto projection = [&](const char* name, std::int64_t in, std::int64_t out, bool bias) {
+    return add_child<Linear>(name, in, out, bias, options_.standard_deviation, options_.dtype);
+  };
+  q_ = projection("q_proj", options_.dim, options_.heads * d, options_.bias);
+  if (options_.keys_of < 0) {
+    k_ = projection("k_proj", options_.dim, options_.key_heads() * d, options_.bias);
+  }
+  if (options_.keys_of < 0 && !options_.keys_as_values) {
+    v_ = projection("v_proj", options_.dim, options_.key_heads() * d, options_.bias);
+  }
+  o_ = projection("o_proj", options_.heads * d, options_.dim, options_.output_bias);
+  if (options_.gate) {
+    gate_ = projection("gate_proj", options_.dim, options_.heads * d, options_.bias);
+  }
 }
 
 void Attention::add_head_norms() {
@@ -288,12 +306,22 @@ void Attention::add_head_norms() {
   };
   if (options_.query_key_norm != HeadNorm::none) {
     q_norm_ = norm("q_norm", options_.heads);
-    k_norm_ = norm("k_norm", options_.key_heads());
+    if (options_.keys_of < 0) {
+      k_norm_ = norm("k_norm", options_.key_heads());
+    }
+  }
+  if (options_.value_norm && options_.keys_of < 0) {
+    v_norm_ = attach("v_norm", make_norm(d, {.eps = options_.norm.eps, .weight = false}));
   }
 }
 
 std::string_view Attention::kind() const { return "Attention"; }
-std::vector<std::string> Attention::input_names() const { return attention_inputs(); }
+std::vector<std::string> Attention::input_names() const {
+  std::vector<std::string> names = attention_inputs();
+  names.emplace_back("keys");
+  names.emplace_back("values");
+  return names;
+}
 
 Tensor Attention::clipped(const Tensor& projected) const {
   const double most = options_.clip;
@@ -316,21 +344,36 @@ Tensor Attention::prepared(const Tensor& projected, const Child& norm,
   return options_.norm_after_rotation ? (*norm)(turned(heads)) : turned((*norm)(heads));
 }
 
+Tensor Attention::values_of(const Tensor& x, const Tensor& projected_keys) const {
+  const Tensor values =
+      heads_of(clipped(v_ ? (*v_)(x) : projected_keys), options_.head_extent());  // (B, T, K, D)
+  return v_norm_ ? (*v_norm_)(values) : values;
+}
+
 Tensors Attention::forward(const Tensors& inputs) {
   const Tensor& x = input(inputs, 0);  // (B, T, C)
   const Tensor& mask = inputs[1];      // (B or 1, H or 1, T, keys)
   check_row(options_.rotary, x.size(1));
-  const TokenPositions positions = positions_of(inputs[2]);  // (B, T)
+  const TokenPositions positions = positions_of(inputs[2], x.size(1));  // (B, T)
   const Tensor q =
       grown(prepared((*q_)(x), q_norm_, positions), options_.growth, positions);  // (B, T, H, D)
-  const Tensor k = prepared((*k_)(x), k_norm_, positions);                        // (B, T, K, D)
-  const Tensor v = heads_of(clipped((*v_)(x)), options_.head_extent());           // (B, T, K, D)
-  const Tensor sinks = options_.sinks ? parameter("sinks")->use() : Tensor();     // (H)
-  Tensor result = attended(q, k, v, mask, inputs[3], inputs[2], sinks);           // (B, T, H D)
+  Tensor k;                                                                       // (B, T, K, D)
+  Tensor v;                                                                       // (B, T, K, D)
+  if (options_.keys_of >= 0) {
+    k = input(inputs, 4);
+    v = input(inputs, 5);
+  } else {
+    const Tensor projected = (*k_)(x);
+    k = prepared(projected, k_norm_, positions);
+    v = values_of(x, projected);
+  }
+  const Tensor sinks = options_.sinks ? parameter("sinks")->use() : Tensor();  // (H)
+  Tensor result = attended(q, k, v, mask, inputs[3], inputs[2], sinks);        // (B, T, H D)
   if (gate_) {
     result = ops::mul(result, ops::sigmoid((*gate_)(x)));
   }
-  return {(*o_)(result)};
+  result = (*o_)(result);
+  return options_.gives_keys ? Tensors{result, k, v} : Tensors{result};
 }
 
 /// Errors (input): heads that are cut where projections are split.
@@ -339,6 +382,9 @@ void Attention::check_heads(std::span<const int> axes) const {
   const std::pair<const Child*, std::int64_t> projections[] = {
       {&q_, options_.heads}, {&k_, options_.key_heads()}, {&v_, options_.key_heads()}};
   for (const auto& [projection, heads] : projections) {
+    if (!*projection) {
+      continue;  // of another layer
+    }
     // Whatever the projection is: its parameters with a row for each feature of the output.
     for (const ParameterPointer& parameter : all_parameters(**projection)) {
       const Layout& layout = parameter->value.layout();

@@ -31,8 +31,14 @@ struct AttentionOptions {
   HeadNorm query_key_norm = HeadNorm::none;  // children q_norm and k_norm
   NormOptions norm = {.eps = 1e-6};          // of them
   bool norm_after_rotation = false;          // HeadNorm::whole is always before
-  QueryGrowth growth = {};                   // after norms and rotation
-  bool causal = true;                        // a query sees no later key
+  bool value_norm = false;                   // heads of values are normalized, without weights
+  bool keys_as_values = false;  // values are the projected keys, before norm and rotation
+  /// The attention layer of the model, from 0, whose keys and values it uses; -1: its own. Then it
+  /// has no k_proj, v_proj and k_norm.
+  std::int64_t keys_of = -1;
+  bool gives_keys = false;  // keys and values are outputs too
+  QueryGrowth growth = {};  // after norms and rotation
+  bool causal = true;       // a query sees no later key
   RotaryOptions rotary = {};
   /// What attention gives is multiplied by the sigmoid of a further projection, gate_proj, before
   /// the last one.
@@ -51,7 +57,7 @@ struct AttentionOptions {
 
   /// Errors (input): extents that are not positive, heads that kv_heads does not divide, those of
   /// RotaryOptions and QueryGrowth; a window, a softcap, chunks or sinks with dropout or without
-  /// causality; a window with chunks.
+  /// causality; a window with chunks; chunks with keys of another layer.
   void check() const;
   /// Whether only ops::causal_attention and what is made of it computes it.
   bool is_special() const { return window != 0 || softcap != 0 || chunk != 0 || sinks; }
@@ -93,7 +99,10 @@ class AttentionLayer : public Module {
   /// none. The cache must live as long as it is set. With one that attends(), inner_attention is
   /// not called: the cache computes what it would. Errors of forward then: a mask, documents,
   /// dropout.
+  /// Of a layer with keys_of() it is that layer's, which has appended the tokens already.
   void set_cache(AttentionCache* cache) { cache_ = cache; }
+  /// See AttentionOptions.
+  std::int64_t keys_of() const { return inner_options_.keys_of; }
 
  protected:
   /// Heads are as `options` describes them.
@@ -101,8 +110,9 @@ class AttentionLayer : public Module {
   /// Adds inner_attention, which follows the projections: parameters are initialised in the order
   /// of the children.
   void add_inner();
-  /// The positions of a call's tokens: the given ones, or those that follow the cache's.
-  TokenPositions positions_of(const Tensor& given) const;
+  /// The positions of a call's tokens, so many: the given ones, or those that follow the cache's.
+  TokenPositions positions_of(const Tensor& given, std::int64_t tokens) const;
+  AttentionCache* cache() const { return cache_; }
   /// Adds the buffer "angles" where wavelengths have factors.
   void add_angles(const RotaryOptions& rotary, std::int64_t head_dim);
   /// Heads (B, T, H, D), rotated.
@@ -114,9 +124,10 @@ class AttentionLayer : public Module {
   /// How many tokens are in the cache.
   std::int64_t tokens_before() const { return cache_ == nullptr ? 0 : cache_->length(); }
   /// q [B, T, H, D], k [B, T, KV, D], v [B, T, KV, Dv], rotated -> [B, T, H Dv]. Mask and
-  /// documents as those of Attention; `positions`: of documents; `sinks`: undefined for none.
-  Tensor attended(const Tensor& q, Tensor k, Tensor v, const Tensor& mask, const Tensor& documents,
-                  const Tensor& positions = {}, const Tensor& sinks = {});
+  /// documents as those of Attention; `positions`: of documents; `sinks`: undefined for none. With
+  /// a cache that does not attend, k and v become those of all tokens.
+  Tensor attended(const Tensor& q, Tensor& k, Tensor& v, const Tensor& mask,
+                  const Tensor& documents, const Tensor& positions = {}, const Tensor& sinks = {});
 
  private:
   /// What inner_attention gives.
@@ -137,7 +148,9 @@ class AttentionLayer : public Module {
 /// positions, i64 [T] or [B, T], for the rotary embedding (default: counted from the tokens in the
 /// cache; with chunks, only those of documents); documents, i64 [B, T] (RowDocuments::first): no
 /// query sees another document than its own; with the documents' positions, a causal one without
-/// mask and dropout has, bit by bit, the result of each document alone.
+/// mask and dropout has, bit by bit, the result of each document alone; keys and values [B, Tk, KV,
+/// D], the further outputs of the layer with the number keys_of. These outputs are with a cache
+/// those of all tokens; with one that attends, only for layers with the same cache.
 class Attention : public AttentionLayer {
  public:
   explicit Attention(const AttentionOptions& options);
@@ -148,15 +161,18 @@ class Attention : public AttentionLayer {
   const AttentionOptions& options() const { return options_; }
 
  private:
+  void add_projections();
   void add_head_norms();
   void check_heads(std::span<const int> axes) const;
   /// Projected queries or keys (B, T, H D) -> heads (B, T, H, D), normalized and rotated.
   Tensor prepared(const Tensor& projected, const Child& norm,
                   const TokenPositions& positions) const;
   Tensor clipped(const Tensor& projected) const;
+  /// What keys are projected to -> values.
+  Tensor values_of(const Tensor& x, const Tensor& projected_keys) const;
 
   AttentionOptions options_;
-  Child q_, k_, v_, o_, gate_, q_norm_, k_norm_;
+  Child q_, k_, v_, o_, gate_, q_norm_, k_norm_, v_norm_;
 };
 
 /// What makes keys and values of a few features that a token has for all heads.
@@ -181,8 +197,10 @@ struct LatentOptions {
 
 /// Self-attention over latent features: hidden_states [B, T, dim] -> [B, T, dim]. Children q_proj,
 /// or q_a_proj, q_a_layernorm and q_b_proj; kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj
-/// and inner_attention. Optional inputs as those of Attention; a cache has the keys and values of
-/// all heads. Source: DeepSeek-V2 (2024), section 2.1.
+/// and inner_attention. Optional inputs as the first ones of Attention. A cache has the latent
+/// features and the rotated part of the keys, unless it is split over ranks or kv_b_proj is not a
+/// plain Linear: then it has the keys and values of all heads. Source: DeepSeek-V2 (2024), section
+/// 2.1.
 class LatentAttention : public AttentionLayer {
  public:
   explicit LatentAttention(const LatentOptions& options);
@@ -191,6 +209,12 @@ class LatentAttention : public AttentionLayer {
   std::vector<std::string> input_names() const override;
 
  private:
+  /// Whether the cache has latent features.
+  bool keeps_latents() const;
+  /// With such a cache: queries [B, T, H, D], normalized latent features [B, T, rank] and rotated
+  /// keys [B, T, 1, R] -> [B, T, H V].
+  Tensor of_latents(const Tensor& q, const Tensor& latent, const Tensor& rotated_keys) const;
+
   LatentOptions options_;
   Child q_, q_a_, q_norm_, q_b_, kv_a_, kv_norm_, kv_b_, o_;
 };

@@ -259,6 +259,16 @@ Tensor kept_of_row(const Tensor& kept, const RaggedRow& row) {
   return ops::transpose(pieces.size() == 1 ? pieces[0] : ops::cat(pieces, 2), 1, 2);
 }
 
+/// This rank's part y of a result, which is laid out as its queries are.
+Tensor laid_out_as(const Tensor& q, const Tensor& y) {
+  if (!q.is_distributed()) {
+    return y;
+  }
+  Dims shape = q.shape();
+  shape[3] = y.size(3);
+  return make_distributed(y, Spec::make(q.layout(), shape, q.dtype()));
+}
+
 /// Those of the heads that this rank has of q.
 Tensor own_sinks(const Tensor& sinks, const Tensor& q) {
   if (!sinks.is_distributed()) {
@@ -330,9 +340,14 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
   if (batch_ != nullptr) {
     return attend_rows(q, keys, values, options, chunk, sinks);
   }
-  require(is_split() && q.is_distributed() && keys.is_distributed() && values.is_distributed(),
-          "attention cache: attend() needs a split cache and distributed tensors");
+  if (!is_split()) {
+    return attend_whole(q, keys, values, options);
+  }
+  require(q.is_distributed(), "attention cache: a split one needs distributed tensors");
   for (const Tensor* const x : {&q, &keys, &values}) {
+    if (!*x) {
+      continue;
+    }
     check_layout(*x, axis_);
     const Placement along = x->layout().placement(axis_);
     if (along != q.layout().placement(axis_) || (!along.is_shard(1) && !along.is_replicate()) ||
@@ -350,7 +365,7 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
     return redistribute(x, x.layout().with_placement(axis_, Replicate())).local();
   };
   const Tensor own_q = of_all_tokens(q);  // (B, T, H, D)
-  const std::int64_t begin = length_;
+  const std::int64_t begin = keys ? length_ : length_ - own_q.size(1);
   const std::int64_t end = begin + own_q.size(1);
   const std::int64_t before = sharers.parts.kept(sharers.rank, begin);
   const std::int64_t added = sharers.parts.kept(sharers.rank, end) - before;
@@ -363,30 +378,48 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
                  ops::transpose(ops::narrow(all, 1, run.position - begin, run.count), 1, 2));
     }
   };
-  keep(keys_, keys, "keys");
-  keep(values_, values, "values");
-  length_ = end;
+  if (keys) {
+    keep(keys_, keys, "keys");
+    keep(values_, values, "values");
+    length_ = end;
+  }
   const ops::AttentionBlock own = own_result(own_q, keys_, values_, begin, options, chunk, sharers);
   const ops::AttentionBlock all = merged(own, q.layout().placement(axis_).is_shard(1), sharers);
   const Tensor y = sinks ? with_sinks(all, own_sinks(sinks, q), q.dtype())
                          : ops::cast(ops::contiguous(all.y), q.dtype());
-  Dims shape = q.shape();
-  shape[3] = values.size(3);
-  return make_distributed(y, Spec::make(q.layout(), shape, q.dtype()));
+  return laid_out_as(q, y);
+}
+
+Tensor AttentionCache::attend_whole(const Tensor& q, const Tensor& keys, const Tensor& values,
+                                    const ops::AttentionBlockOptions& options) {
+  require(!!keys, "attention cache: another layer's keys are inputs where a cache does not attend");
+  check_fits(keys_, local_of(keys), "keys");
+  ops::AttentionBlockOptions at = options;
+  at.first_query = length_;
+  const std::int64_t added = keys.size(1);
+  const Tensor all = local_of(append_own(keys_, keys, length_));
+  const Tensor of_values = values ? local_of(append_own(values_, values, length_)) : all;
+  length_ += added;
+  const ops::AttentionBlock block = ops::attention_block(local_of(q), all, of_values, at);
+  return laid_out_as(q, ops::cast(block.y, q.dtype()));
 }
 
 Tensor AttentionCache::attend_rows(const Tensor& q, const Tensor& keys, const Tensor& values,
                                    const ops::AttentionBlockOptions& options, std::int64_t chunk,
                                    const Tensor& sinks) {
   for (const Tensor* const x : {&q, &keys, &values}) {
-    if (x->is_distributed()) {
+    if (*x && x->is_distributed()) {
       check_layout(*x, -1);
     }
   }
   const Tensor& own_q = local_of(q);  // (1, T, H, D)
   require(own_q.size(0) == 1, "attention cache: a batch of several texts is one row of tokens");
-  keep_rows(keys_, local_of(keys), *batch_);
-  keep_rows(values_, local_of(values), *batch_);
+  if (keys) {
+    keep_rows(keys_, local_of(keys), *batch_);
+  }
+  if (values) {
+    keep_rows(values_, local_of(values), *batch_);
+  }
   const Tensor begins = zeros({1, own_q.size(1)}, DType::i64, own_q.device());
   std::vector<Tensor> results;
   std::int64_t begin = 0;
@@ -400,19 +433,14 @@ Tensor AttentionCache::attend_rows(const Tensor& q, const Tensor& keys, const Te
       // One document: a single query is computed as one of many is.
       of_row.documents = ops::narrow(begins, 1, 0, row.count);
     }
-    const ops::AttentionBlock block =
-        ops::attention_block(row_q, kept_of_row(keys_, row), kept_of_row(values_, row), of_row);
+    const Tensor row_keys = kept_of_row(keys_, row);
+    const ops::AttentionBlock block = ops::attention_block(
+        row_q, row_keys, values_ ? kept_of_row(values_, row) : row_keys, of_row);
     results.push_back(sinks ? with_sinks(block, own_sinks(sinks, q), q.dtype()) : block.y);
     begin += row.count;
   }
   require(begin == own_q.size(1), "attention cache: the batch has another number of tokens");
-  const Tensor y = results.size() == 1 ? results[0] : ops::cat(results, 1);
-  if (!q.is_distributed()) {
-    return y;
-  }
-  Dims shape = q.shape();
-  shape[3] = values.size(3);
-  return make_distributed(y, Spec::make(q.layout(), shape, q.dtype()));
+  return laid_out_as(q, results.size() == 1 ? results[0] : ops::cat(results, 1));
 }
 
 void KeyValueCache::set_batch(const RaggedBatch* now) {
@@ -459,8 +487,8 @@ std::int64_t KeyValueCache::length() const {
   require(batch == nullptr,
           "cache: each text of its batch has a length; a family that computes positions itself "
           "takes them from KeyValueCache::positions()");
-  const std::int64_t of_states = states.empty() ? 0 : states.back().length;
-  return layers.empty() ? of_states : layers.back().length();
+  const std::int64_t of_states = states.empty() ? 0 : states.front().length;
+  return layers.empty() ? of_states : layers.front().length();
 }
 
 std::int64_t KeyValueCache::bytes() const {

@@ -53,12 +53,13 @@ class AttentionCache {
   /// Errors: another batch, or other heads, than the tokens before; tokens that are split over
   /// ranks; a cache that attends().
   void append(Tensor& keys, Tensor& values);
-  /// Of a cache that attends(): appends keys and values, and returns the attention [B, T, H, Dv] of
+  /// Appends keys and values, and returns the attention [B, T, H, Dv] of
   /// the tokens' queries q [B, T, H, D] to all keys so far, in a batch of several texts to those of
-  /// their own text. Along a split cache's axis all three are Shard(1), in equal parts, or
-  /// Replicate; the result is what q is. `options`: positions are the
-  /// cache's, and there are no documents. `chunk`: see AttentionOptions; `sinks`: see with_sinks(),
-  /// undefined for none. Errors: other layouts, another batch, other heads.
+  /// their own text. Undefined values: they are the keys. Undefined keys: another layer has
+  /// appended those of these tokens. Along a split cache's axis all three are Shard(1), in equal
+  /// parts, or Replicate; the result is what q is. `options`: positions are the cache's, and there
+  /// are no documents. `chunk`: see AttentionOptions; `sinks`: see with_sinks(), undefined for
+  /// none. Errors: other layouts, another batch, other heads.
   Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values,
                 const ops::AttentionBlockOptions& options, std::int64_t chunk = 0,
                 const Tensor& sinks = {});
@@ -67,6 +68,9 @@ class AttentionCache {
 
  private:
   int axis_ = -1;
+  /// attend() of one that is neither split nor has a batch: without chunks and sinks.
+  Tensor attend_whole(const Tensor& q, const Tensor& keys, const Tensor& values,
+                      const ops::AttentionBlockOptions& options);
   /// attend() of a batch of several texts.
   Tensor attend_rows(const Tensor& q, const Tensor& keys, const Tensor& values,
                      const ops::AttentionBlockOptions& options, std::int64_t chunk,

@@ -4,7 +4,11 @@ module;
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,9 +17,24 @@ module tessera.nn;
 
 import tessera.base;
 import tessera.tensor;
+import tessera.autograd;
 import tessera.ops;
 
 namespace tessera::nn {
+
+namespace {
+
+/// Factors of wavelengths by which the first pairs of a head's features, this share of them, are
+/// rotated, and the others not.
+WavelengthFactors first_pairs(std::int64_t features, double share) {
+  const auto rotated = static_cast<std::int64_t>(share * static_cast<double>(features) / 2);
+  std::vector<double> factors(static_cast<std::size_t>(features / 2), 1.0);
+  std::fill(factors.begin() + std::min(rotated, features / 2), factors.end(),
+            std::numeric_limits<double>::infinity());
+  return {.short_rows = factors, .long_rows = factors, .limit = std::int64_t{1} << 40};
+}
+
+}  // namespace
 
 FeedForwardOptions DecoderShape::feed_forward() const {
   return {.dim = dim,
@@ -71,12 +90,15 @@ void DecoderShape::check() const {
   if (gated && activation == Activation::xielu) {
     fail_input("model: the activation xielu goes with feed-forward parts without a gate");
   }
+  check_shared();
   if (!has_kind(LayerKind::attention)) {
     // its sizes have no effect
   } else if (latent_rank > 0) {
     latent(0).check();
   } else {
-    attention(0).check();
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      attention(layer).check();
+    }
   }
   if (has_kind(LayerKind::recurrent)) {
     recurrence().check();
@@ -86,6 +108,37 @@ void DecoderShape::check() const {
       fail_input(fmt::format("model.experts_every: must be at least 1 (got {})", experts_every));
     }
     mixture().check();
+  }
+}
+
+void DecoderShape::check_shared() const {
+  const auto refuse = [](const std::string& wrong) { fail_input("model: " + wrong); };
+  if (shared_key_layers < 0 || shared_key_layers >= layers) {
+    refuse(fmt::format("of {} layers {} cannot use the keys and values of others", layers,
+                       shared_key_layers));
+  }
+  for (std::int64_t layer = layers - shared_key_layers; layer < layers; ++layer) {
+    if (key_layer(layer) < 0) {
+      refuse(fmt::format(
+          "no layer before the last {} has the keys and values that layer {} needs "
+          "({})",
+          shared_key_layers, layer, has_window(layer) ? "with a window" : "without a window"));
+    }
+  }
+  const bool plain = experts == 0 && chunk == 0 && latent_rank == 0 && !one_part &&
+                     !has_kind(LayerKind::recurrent);
+  const bool linked = shared_key_layers > 0 || streams.count > 1 || layer_embedding_dim > 0;
+  if (linked && (!plain || further_layers > 0)) {
+    refuse(
+        "layers that share keys and values, or have streams or embeddings of their own, have no "
+        "experts, chunks, latent features or recurrent layers, and no layers of further tokens");
+  }
+  if (streams.count < 1 || streams.active < 0 || streams.active >= streams.count) {
+    refuse(
+        fmt::format("there is no stream {} ({} streams, from 0)", streams.active, streams.count));
+  }
+  if (layer_embedding_dim > 0 && layer_embedding_vocab < 1) {
+    refuse("embeddings of layers need layer_embedding_vocab");
   }
 }
 
@@ -112,6 +165,52 @@ bool DecoderShape::has_mixer(std::int64_t layer) const {
 
 bool DecoderShape::has_feed_forward(std::int64_t layer) const {
   return !one_part || !has_mixer(layer);
+}
+
+std::int64_t DecoderShape::head_extent(std::int64_t layer) const {
+  return global_heads.head_dim > 0 && !has_window(layer) ? global_heads.head_dim : head_extent();
+}
+
+std::int64_t DecoderShape::key_heads(std::int64_t layer) const {
+  return global_heads.kv_heads > 0 && !has_window(layer) ? global_heads.kv_heads : kv_heads;
+}
+
+std::int64_t DecoderShape::key_layer(std::int64_t layer) const {
+  const std::int64_t first = layers - shared_key_layers;
+  if (layer < first || layer >= layers) {
+    return layer;
+  }
+  for (std::int64_t source = first - 1; source >= 0; --source) {
+    if (has_window(source) == has_window(layer)) {
+      return source;
+    }
+  }
+  return -1;
+}
+
+bool DecoderShape::gives_keys(std::int64_t layer) const {
+  for (std::int64_t other = layers - shared_key_layers; other < layers; ++other) {
+    if (other != layer && key_layer(other) == layer) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool DecoderShape::projects_values(std::int64_t layer) const {
+  return !(global_heads.keys_as_values && !has_window(layer));
+}
+
+std::int64_t DecoderShape::ffn_extent(std::int64_t layer) const {
+  return ffn_extent() * (wide_shared_layers && key_layer(layer) != layer ? 2 : 1);
+}
+
+FeedForwardOptions DecoderShape::feed_forward(std::int64_t layer) const {
+  FeedForwardOptions options = feed_forward();
+  options.width = ffn_extent(layer);
+  const auto place = static_cast<std::size_t>(layer);
+  options.sparsity = place < gate_sparsity.size() ? gate_sparsity[place] : 0;
+  return options;
 }
 
 std::int64_t DecoderShape::ffn_extent() const {
@@ -169,6 +268,11 @@ RotaryOptions DecoderShape::rotary(std::int64_t layer) const {
   if (!is_rotated(layer)) {
     return {};
   }
+  if (global_heads.rotary_share > 0 && !local) {
+    return {.theta = rope_theta,
+            .neighbours = rotary_pairs,
+            .factors = first_pairs(head_extent(layer), global_heads.rotary_share)};
+  }
   return {.theta = own_theta ? local_rope_theta : rope_theta,
           .scaling = own_theta || (local && local_unscaled) ? ops::RotaryScaling() : rope_scaling,
           .dims = rotary_extent(),
@@ -188,14 +292,18 @@ AttentionOptions DecoderShape::attention(std::int64_t layer) const {
   const double scale = score_dim > 0 ? 1 / std::sqrt(score_dim) : 0;
   return {.dim = dim,
           .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
+          .kv_heads = key_heads(layer),
+          .head_dim = head_extent(layer),
           .bias = bias,
           .output_bias = output_bias,
           .clip = qkv_clip,
           .query_key_norm = norm_rotated_only && !rotated ? HeadNorm::none : query_key_norm,
           .norm = head_norm,
           .norm_after_rotation = norm_after_rotation,
+          .value_norm = value_norm,
+          .keys_as_values = !projects_values(layer),
+          .keys_of = key_layer(layer) == layer ? -1 : key_layer(layer),
+          .gives_keys = gives_keys(layer),
           .growth = grows ? growth.queries : QueryGrowth(),
           .rotary = rotary(layer),
           .gate = attention_gate,
@@ -248,110 +356,42 @@ RecurrentOptions DecoderShape::recurrence() const {
 
 namespace {
 
-/// The module's result; x itself where there is none.
-Tensor through(const Child& module, Tensor x) { return module ? (*module)(x) : std::move(x); }
+using BlockCall = std::function<Tensors(std::span<const Tensor>)>;
+
+/// checkpoint() of a call some of whose inputs are undefined.
+Tensors recomputed(const BlockCall& call, const Tensors& inputs) {
+  Tensors defined;
+  for (const Tensor& one : inputs) {
+    if (one) {
+      defined.push_back(one);
+    }
+  }
+  std::vector<bool> given;
+  for (const Tensor& one : inputs) {
+    given.push_back(!!one);
+  }
+  return checkpoint(
+      [call, given](std::span<const Tensor> again) {
+        Tensors all;
+        std::size_t next = 0;
+        for (const bool is_given : given) {
+          all.push_back(is_given ? again[next++] : Tensor());
+        }
+        return call(all);
+      },
+      defined);
+}
+
+/// Of tokens [B, T] the one after each; the last one stays.
+Tensor following(const Tensor& tokens) {
+  const std::int64_t count = tokens.size(1);
+  return ops::cat(
+      Tensors{ops::narrow(tokens, 1, 1, count - 1), ops::narrow(tokens, 1, count - 1, 1)}, 1);
+}
 
 }  // namespace
 
-DecoderBlock::DecoderBlock(const DecoderShape& shape, std::int64_t layer)
-    : parallel_(shape.parallel_block), residual_scale_(shape.residual_factor()) {
-  if (shape.has_mixer(layer)) {
-    add_mixer(shape, layer);
-  }
-  if (shape.has_feed_forward(layer)) {
-    add_feed_forward(shape, layer);
-  }
-  add_norms(shape);
-  if (shape.dropout > 0) {
-    attention_dropout_ = add_child<Dropout>("attention_dropout", shape.dropout);
-    mlp_dropout_ = add_child<Dropout>("mlp_dropout", shape.dropout);
-  }
-}
-
-void DecoderBlock::add_mixer(const DecoderShape& shape, std::int64_t layer) {
-  if (shape.layer_kind(layer) == LayerKind::recurrent) {
-    const RecurrentOptions options = shape.recurrence();
-    attention_ = options.rule == RecurrentRule::convolution
-                     ? Child(add_child<GatedConvolution>("recurrent", options))
-                     : Child(add_child<Recurrence>("recurrent", options));
-  } else if (shape.latent_rank > 0) {
-    attention_ = add_child<LatentAttention>("self_attn", shape.latent(layer));
-  } else {
-    attention_ = add_child<Attention>("self_attn", shape.attention(layer));
-  }
-}
-
-void DecoderBlock::add_feed_forward(const DecoderShape& shape, std::int64_t layer) {
-  if (shape.has_experts(layer)) {
-    mlp_ = add_child<SparseMixture>("mlp", shape.mixture());
-  } else if (shape.gated) {
-    mlp_ = add_child<GatedMLP>("mlp", shape.feed_forward());
-  } else {
-    mlp_ = add_child<PlainMLP>("mlp", shape.feed_forward());
-  }
-}
-
-void DecoderBlock::add_norms(const DecoderShape& shape) {
-  const auto norm = [&](const char* name) {
-    return attach(name, make_norm(shape.dim, shape.norm(), shape.dtype));
-  };
-  if (shape.norm_inputs) {
-    attention_norm_ = norm("input_layernorm");
-  }
-  if (shape.one_part) {
-    return;
-  }
-  if (shape.norm_results) {
-    attended_norm_ = norm("post_attention_layernorm");
-    if (shape.norm_inputs) {
-      mlp_norm_ = norm("pre_feedforward_layernorm");
-    }
-    computed_norm_ = norm("post_feedforward_layernorm");
-  } else if (shape.norm_inputs && (!parallel_ || shape.parallel_norms)) {
-    mlp_norm_ = norm("post_attention_layernorm");
-  }
-}
-
-std::string_view DecoderBlock::kind() const { return "DecoderBlock"; }
-std::vector<std::string> DecoderBlock::input_names() const {
-  return {"hidden_states", "documents", "positions"};
-}
-
-Tensor DecoderBlock::attended(const Tensors& inputs, const Tensor& x) {
-  const Tensor& documents = inputs[1];
-  return documents
-             ? attention_->by_name(
-                   {{"hidden_states", x}, {"documents", documents}, {"positions", inputs[2]}})[0]
-             : (*attention_)(x);
-}
-
-Tensor DecoderBlock::finished(Tensor result, const Child& norm, const Child& dropout) const {
-  result = through(dropout, through(norm, std::move(result)));
-  return residual_scale_ == 1 ? result : ops::mul_scalar(result, residual_scale_);
-}
-
-Tensors DecoderBlock::forward(const Tensors& inputs) {
-  // All are (B, T, C): rows, tokens, features; documents and positions (B, T).
-  const Tensor& x = input(inputs, 0);
-  const Tensor normed = through(attention_norm_, x);
-  if (!attention_) {
-    Tensors only = (*mlp_)(Tensors{normed});
-    only[0] = ops::add(x, finished(only[0], {}, mlp_dropout_));
-    return only;
-  }
-  const Tensor attended_x = finished(attended(inputs, normed), attended_norm_, attention_dropout_);
-  const Tensor middle = ops::add(x, attended_x);
-  if (!mlp_) {
-    return {middle};
-  }
-  const Tensor entering =
-      parallel_ && !mlp_norm_ ? normed : through(mlp_norm_, parallel_ ? x : middle);
-  Tensors mlp = (*mlp_)(Tensors{entering});
-  mlp[0] = ops::add(middle, finished(mlp[0], computed_norm_, mlp_dropout_));
-  return mlp;
-}
-
-Decoder::Decoder(const DecoderShape& shape) {
+Decoder::Decoder(const DecoderShape& shape) : shape_(shape) {
   embedding_ = add_child<Embedding>("embed_tokens", shape.vocab, shape.dim,
                                     shape.standard_deviation, shape.dtype);
   embedding_scale_ = shape.embedding_scale *
@@ -364,7 +404,37 @@ Decoder::Decoder(const DecoderShape& shape) {
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     blocks_.push_back(add_child<DecoderBlock>(fmt::format("layers.{}", i), shape, i));
   }
+  for (std::int64_t i = shape.layers; i < shape.layers + shape.further_layers; ++i) {
+    further_.push_back(add_child<FurtherBlock>(fmt::format("layers.{}", i), shape, i));
+  }
   norm_ = attach("norm", make_norm(shape.dim, shape.norm(), shape.dtype));
+  if (shape.layer_embedding_dim > 0) {
+    add_layer_embeddings();
+  }
+  if (shape.streams.count > 1) {
+    add_streams();
+  }
+}
+
+void Decoder::add_layer_embeddings() {
+  const std::int64_t features = shape_.layers * shape_.layer_embedding_dim;
+  layer_embedding_ = add_child<Embedding>("embed_tokens_per_layer", shape_.layer_embedding_vocab,
+                                          features, shape_.standard_deviation, shape_.dtype);
+  layer_projection_ = add_child<Linear>("per_layer_model_projection", shape_.dim, features, false,
+                                        shape_.standard_deviation, shape_.dtype);
+  layer_norm_ = attach("per_layer_projection_norm",
+                       make_norm(shape_.layer_embedding_dim, shape_.norm(), shape_.dtype));
+}
+
+void Decoder::add_streams() {
+  const auto projections = [&](const char* name, std::vector<Child>& to) {
+    for (std::int64_t i = 0; i + 1 < shape_.streams.count; ++i) {
+      to.push_back(add_child<Linear>(fmt::format("{}.{}", name, i), shape_.dim, shape_.dim, false,
+                                     shape_.standard_deviation, shape_.dtype));
+    }
+  };
+  projections("altup_projections", openings_);
+  projections("altup_unembed_projections", closings_);
 }
 
 std::string_view Decoder::kind() const { return "Decoder"; }
@@ -372,20 +442,131 @@ std::vector<std::string> Decoder::input_names() const {
   return {"input_ids", "documents", "positions"};
 }
 
-Tensors Decoder::forward(const Tensors& inputs) {
-  Tensor hidden = input(inputs, 0);  // (B, T) of ids, or (B, T, C) from the stage before
-  if (pieces.begins()) {
-    hidden = (*embedding_)(hidden);
-    if (embedding_scale_ != 1) {
-      hidden = ops::mul_scalar(hidden, embedding_scale_);
-    }
-    hidden = through(embedding_norm_, std::move(hidden));
+Tensor Decoder::embedded(const Tensor& tokens) {
+  Tensor hidden = (*embedding_)(tokens);
+  if (embedding_scale_ != 1) {
+    hidden = ops::mul_scalar(hidden, embedding_scale_);
   }
+  return embedding_norm_ ? (*embedding_norm_)(hidden) : hidden;
+}
+
+Tensor Decoder::layer_embeddings(const Tensor& tokens, const Tensor& embedded) {
+  const std::int64_t features = shape_.layer_embedding_dim;
+  const auto scale = [](std::int64_t extent) { return std::sqrt(static_cast<double>(extent)); };
+  const auto by_layer = [&](const Tensor& x) {
+    return ops::view(x, {x.size(0), x.size(1), shape_.layers, features});
+  };
+  const Tensor known =
+      shape_.layer_embedding_vocab < shape_.vocab
+          ? ops::mul(tokens,
+                     ops::cast(ops::lt(tokens, static_cast<double>(shape_.layer_embedding_vocab)),
+                               tokens.dtype()))
+          : tokens;
+  const Tensor own = ops::mul_scalar((*layer_embedding_)(known), scale(features));
+  const Tensor made = ops::mul_scalar((*layer_projection_)(embedded), 1 / scale(shape_.dim));
+  return ops::mul_scalar(ops::add((*layer_norm_)(by_layer(made)), by_layer(own)),
+                         1 / std::sqrt(2.0));
+}
+
+namespace {
+
+/// The mean of the squares of the last dim, [..., 1].
+Tensor mean_square(const Tensor& x) { return ops::mean(ops::square(x), {-1}, true); }
+
+/// x, as long as `like` is.
+Tensor as_long_as(const Tensor& x, const Tensor& like) {
+  constexpr double least = 1e-5;
+  const Tensor own = ops::clamp(mean_square(x), least, std::numeric_limits<double>::infinity());
+  return ops::mul(x, ops::mul(ops::sqrt(mean_square(like)), ops::rsqrt(own)));
+}
+
+}  // namespace
+
+Tensor Decoder::opened(const Tensor& hidden) {
+  Tensors streams{hidden};
+  for (const Child& projection : openings_) {
+    streams.push_back(as_long_as((*projection)(hidden), hidden));
+  }
+  return ops::stack(streams, 2);
+}
+
+Tensor Decoder::closed(const Tensor& streams) {
+  const Tensor first = ops::select(streams, 2, 0);
+  Tensor sum = first;
+  for (std::size_t i = 0; i < closings_.size(); ++i) {
+    const Tensor one = ops::select(streams, 2, static_cast<std::int64_t>(i) + 1);
+    sum = ops::add(sum, as_long_as((*closings_[i])(one), first));
+  }
+  return ops::mul_scalar(sum, 1 / static_cast<double>(closings_.size() + 1));
+}
+
+Tensor Decoder::linked(Tensor hidden, const Tensor& embeddings, const Tensors& documents) {
+  std::map<std::int64_t, std::pair<Tensor, Tensor>> keys;  // and values, of layers that give them
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const auto layer = static_cast<std::int64_t>(i);
+    const std::int64_t source = shape_.key_layer(layer);
+    const bool shares = source != layer;
+    const Tensors in{hidden, embeddings ? ops::select(embeddings, 2, layer) : Tensor(),
+                     shares ? keys.at(source).first : Tensor(),
+                     shares ? keys.at(source).second : Tensor()};
+    const auto call = [block = blocks_[i].pointer(), documents](std::span<const Tensor> inputs) {
+      return (*block)(Tensors{inputs[0], documents.empty() ? Tensor() : documents[0],
+                              documents.empty() ? Tensor() : documents[1], inputs[1], inputs[2],
+                              inputs[3]});
+    };
+    const Tensors out =
+        activation_checkpointing && grad_enabled() ? recomputed(call, in) : call(in);
+    hidden = out[0];
+    if (shape_.gives_keys(layer)) {
+      keys[layer] = {out[1], out[2]};
+    }
+  }
+  return hidden;
+}
+
+Tensors Decoder::further(const Tensors& inputs, Tensor hidden, Tensor* terms) {
+  Tensors all;
+  Tensor tokens = inputs[0];
+  for (const Child& block : further_) {
+    // The token that the layer before predicts; of the last ones no loss is counted.
+    tokens = following(tokens);
+    const Tensor next = embedded(tokens);
+    const auto call = [kept = block.pointer(), documents = inputs[1],
+                       positions = inputs[2]](std::span<const Tensor> given) {
+      return (*kept)(Tensors{given[0], given[1], documents, positions});
+    };
+    const Tensors in{hidden, next};
+    const Tensors out =
+        activation_checkpointing && grad_enabled() ? recomputed(call, in) : call(in);
+    hidden = out[0];
+    all.push_back(out[1]);
+    if (out.size() > 2) {
+      *terms = *terms ? ops::add(*terms, out[2]) : out[2];
+    }
+  }
+  return all;
+}
+
+Tensors Decoder::forward(const Tensors& inputs) {
+  const Tensor& given = input(inputs, 0);  // (B, T) of ids, or (B, T, C) from the stage before
+  Tensor hidden = pieces.begins() ? embedded(given) : given;
   const Tensors others = inputs[1] ? Tensors{inputs[1], inputs[2]} : Tensors{};
   Tensor terms;  // (B): sums of the blocks' further losses
-  hidden = run_blocks(blocks_in(blocks_, pieces), std::move(hidden), activation_checkpointing,
-                      others, &terms);
+  const bool has_streams = shape_.streams.count > 1;
+  if (has_streams || layer_embedding_ || shape_.shared_key_layers > 0) {
+    const Tensor embeddings = layer_embedding_ ? layer_embeddings(given, hidden) : Tensor();
+    hidden = linked(has_streams ? opened(hidden) : hidden, embeddings, others);
+    hidden = has_streams ? closed(hidden) : hidden;
+  } else {
+    hidden = run_blocks(blocks_in(blocks_, pieces), std::move(hidden), activation_checkpointing,
+                        others, &terms);
+  }
   Tensors out{pieces.ends() ? (*norm_)(hidden) : std::move(hidden)};
+  if (is_training() && !further_.empty()) {
+    for (Tensor& states : further(inputs, out[0], &terms)) {
+      out.push_back(std::move(states));
+    }
+  }
   if (terms) {
     out.push_back(std::move(terms));
   }
@@ -394,8 +575,9 @@ Tensors Decoder::forward(const Tensors& inputs) {
 
 namespace {
 
+/// Layers that mix tokens, with those that predict further ones.
 std::int64_t mixers(const DecoderShape& shape) {
-  std::int64_t count = 0;
+  std::int64_t count = shape.further_layers;
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     count += shape.has_mixer(layer) ? 1 : 0;
   }
@@ -418,6 +600,10 @@ DecoderLM::DecoderLM(const DecoderShape& shape) : LanguageModel(mixers(shape)), 
 std::string_view DecoderLM::kind() const { return "DecoderLM"; }
 
 std::vector<std::vector<std::string>> DecoderLM::pieces() const {
+  if (shape_.streams.count > 1 || shape_.layer_embedding_dim > 0 || shape_.shared_key_layers > 0 ||
+      shape_.further_layers > 0) {
+    return {};  // layers need more than the hidden states of the one before
+  }
   std::vector<std::vector<std::string>> all = {{"model.embed_tokens"}};
   for (std::int64_t i = 0; i < shape_.layers; ++i) {
     all.push_back({fmt::format("model.layers.{}", i)});
@@ -429,9 +615,19 @@ std::vector<std::vector<std::string>> DecoderLM::pieces() const {
 Tensor DecoderLM::hidden_states(const Tensors& inputs) {
   model_->pieces = selected();
   Tensors out = (*model_)(Tensors{input(inputs, 0), inputs[1], inputs[2]});
-  set_row_terms(out.size() > 1 ? std::move(out[1]) : Tensor());
+  const std::size_t states =
+      1 + (is_training() ? static_cast<std::size_t>(shape_.further_layers) : std::size_t{0});
+  set_row_terms(out.size() > states ? std::move(out[states]) : Tensor());
   const double scale = shape_.logit_factor();  // of what the logits are made of
-  return scale == 1 || !selected().ends() ? std::move(out[0]) : ops::mul_scalar(out[0], scale);
+  const auto scaled = [&](const Tensor& x) {
+    return scale == 1 || !selected().ends() ? x : ops::mul_scalar(x, scale);
+  };
+  Tensors further;
+  for (std::size_t i = 1; i < states; ++i) {
+    further.push_back(scaled(out[i]));
+  }
+  set_further_states(std::move(further));
+  return scaled(out[0]);
 }
 
 void DecoderLM::set_activation_checkpointing(bool enabled) {

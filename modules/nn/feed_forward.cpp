@@ -28,9 +28,38 @@ void GateLimits::check() const {
   }
 }
 
+namespace {
+
+/// The number below which this share of a normal distribution with mean 0 and deviation 1 is.
+double normal_quantile(double share) {
+  double low = -40;
+  double high = 40;
+  for (int halving = 0; halving < 200; ++halving) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::sqrt(2.0)) / 2 < share ? low : high) = middle;
+  }
+  return high;
+}
+
+/// What is below the mean of the last dim and `deviations` of its standard deviations becomes 0,
+/// and that is subtracted from all others.
+Tensor sparse(const Tensor& gate, double deviations) {
+  const Tensor mean = ops::mean(gate, {-1}, true);
+  const Tensor centred = ops::sub(gate, mean);
+  const Tensor deviation = ops::sqrt(ops::mean(ops::square(centred), {-1}, true));
+  return ops::relu(ops::sub(centred, ops::mul_scalar(deviation, deviations)));
+}
+
+}  // namespace
+
 GatedMLP::GatedMLP(const FeedForwardOptions& options)
-    : activation_(options.activation), limits_(options.limits) {
+    : activation_(options.activation), limits_(options.limits), sparsity_(options.sparsity) {
   options.limits.check();
+  if (!(sparsity_ >= 0 && sparsity_ < 1)) {
+    fail_input({.thing = "feed-forward part",
+                .wrong = "the share of a gate's features that are 0 is from 0 to below 1",
+                .got = fmt::format("{}", sparsity_)});
+  }
   const auto projection = [&](const char* name, std::int64_t in, std::int64_t out) {
     return add_child<Linear>(name, in, out, options.bias, options.standard_deviation,
                              options.dtype);
@@ -44,8 +73,11 @@ std::string_view GatedMLP::kind() const { return "GatedMLP"; }
 std::vector<std::string> GatedMLP::input_names() const { return {"hidden_states"}; }
 
 Tensors GatedMLP::forward(const Tensors& inputs) {
-  const Tensor& x = input(inputs, 0);                             // (..., C)
-  const Tensor gate = (*gate_)(x);                                // (..., F)
+  const Tensor& x = input(inputs, 0);  // (..., C)
+  Tensor gate = (*gate_)(x);           // (..., F)
+  if (sparsity_ > 0) {
+    gate = sparse(gate, normal_quantile(sparsity_));
+  }
   const Tensor up = (*up_)(x);                                    // (..., F)
   const Tensor features = gated(activation_, limits_, gate, up);  // (..., F)
   if (const auto work = std::exchange(between_, nullptr)) {

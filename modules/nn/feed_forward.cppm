@@ -34,7 +34,11 @@ struct FeedForwardOptions {
   bool gated = true;
   Activation activation = Activation::silu;
   GateLimits limits = {};  // of a gate
-  bool bias = false;       // of the projections
+  /// Of a gate's features this share is 0, as if they were drawn from a normal distribution: what
+  /// is below their mean and so many of their standard deviations, which is subtracted from the
+  /// others, before the activation. 0: they stay. Source: Gemma 3n (2025).
+  double sparsity = 0;
+  bool bias = false;  // of the projections
   double standard_deviation = 0.02;
   DType dtype = DType::f32;
 };
@@ -64,6 +68,7 @@ class GatedMLP : public Module {
  private:
   Activation activation_;
   GateLimits limits_;
+  double sparsity_;
   Child gate_, up_, down_;
   std::function<void()> between_;
 };

@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -20,6 +21,36 @@ import tessera.dtensor;
 
 namespace tessera::nn {
 
+namespace {
+
+/// The targets [B, T] of the tokens `shift` later in the row, and in the same document.
+Tensor later_targets(const Tensor& targets, const RowDocuments& documents, std::int64_t shift,
+                     std::int64_t ignored) {
+  const NoGrad constant;
+  const Tensor& own = local_of(targets);  // (B, T)
+  if (targets.is_distributed() && own.size(1) != targets.size(1)) {
+    fail_input({.thing = "tokens after the next one",
+                .wrong = "their losses need all tokens of a row on a rank",
+                .advice = "remove the entry that splits rows, or set model.further_layers = 0"});
+  }
+  const std::int64_t count = own.size(1);
+  const std::int64_t moved = std::min(shift, count);
+  const auto later = [&](const Tensor& x) { return ops::narrow(x, 1, moved, count - moved); };
+  const Tensor none =
+      full({own.size(0), moved}, static_cast<double>(ignored), own.dtype(), own.device());
+  Tensor there = later(own);
+  if (documents.first) {
+    const Tensor& first = local_of(documents.first);
+    const Tensor same = ops::eq(ops::narrow(first, 1, 0, count - moved), later(first));
+    there =
+        ops::where(same, there, full({}, static_cast<double>(ignored), own.dtype(), own.device()));
+  }
+  const Tensor all = ops::cat(Tensors{there, none}, 1);
+  return targets.is_distributed() ? from_local(all, targets.layout(), targets.shape()) : all;
+}
+
+}  // namespace
+
 LanguageModel* as_language_model(Module& module) { return dynamic_cast<LanguageModel*>(&module); }
 
 std::vector<std::string> LanguageModel::input_names() const {
@@ -36,10 +67,18 @@ void LanguageModel::complete(Child head, double softcap) {
 
 Tensors LanguageModel::forward(const Tensors& inputs) {
   Tensor hidden = hidden_states(inputs);
-  if (cache_ != nullptr && pieces_.ends()) {
+  const Tensors further = std::exchange(further_states_, {});
+  if (!pieces_.ends()) {
+    return {std::move(hidden)};
+  }
+  if (cache_ != nullptr) {
     hidden = cache_->scored(hidden);
   }
-  return {pieces_.ends() ? soft_capped((*head_)(hidden), softcap_) : std::move(hidden)};
+  Tensors all{soft_capped((*head_)(hidden), softcap_)};
+  for (const Tensor& states : further) {
+    all.push_back(soft_capped((*head_)(states), softcap_));
+  }
+  return all;
 }
 
 Tensor LanguageModel::hidden_states(const Tensors& /*inputs*/) {
@@ -76,10 +115,6 @@ Tensors LanguageModel::inputs_of(const Tensor& tokens, const RowDocuments& docum
   return {first, documents.first, documents.positions};
 }
 
-Tensor LanguageModel::logits(const Tensor& tokens, const RowDocuments& documents) {
-  return (*this)(inputs_of(tokens, documents))[0];
-}
-
 Tensor LanguageModel::states(const Tensor& tokens, const RowDocuments& documents) {
   row_terms_ = Tensor();
   const Tensor hidden = (*this)(inputs_of(tokens, documents))[0];
@@ -112,10 +147,34 @@ PiecesScope::~PiecesScope() {
 Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,
                                const RowDocuments& documents) {
   row_terms_ = Tensor();
-  const Tensor loss = head_rows_ == 0
-                          ? (*loss_)({logits(tokens, documents), targets})[0]
-                          : ops::sum(losses_by_parts(inputs_of(tokens, documents), targets));
+  if (head_rows_ > 0) {
+    const Tensor loss = ops::sum(losses_by_parts(inputs_of(tokens, documents), targets));
+    if (!std::exchange(further_states_, {}).empty()) {
+      fail_input({.thing = "head_rows",
+                  .wrong = "losses of tokens after the next one need whole logits",
+                  .advice = "set it to 0, or set model.further_layers = 0"});
+    }
+    return with_row_terms(loss, targets);
+  }
+  const Tensors outputs = (*this)(inputs_of(tokens, documents));
+  Tensor loss = (*loss_)({outputs[0], targets})[0];
+  if (const Tensor further = further_losses(outputs, targets, documents)) {
+    loss = ops::add(loss, further);
+  }
   return with_row_terms(loss, targets);
+}
+
+Tensor LanguageModel::further_losses(const Tensors& outputs, const Tensor& targets,
+                                     const RowDocuments& documents) {
+  Tensor sum;
+  for (std::size_t depth = 1; depth < outputs.size(); ++depth) {
+    const auto shift = static_cast<std::int64_t>(depth);
+    const Tensor later = later_targets(targets, documents, shift, loss_->ignore_index());
+    const Tensor loss = (*loss_)({outputs[depth], later})[0];
+    sum = sum ? ops::add(sum, loss) : loss;
+  }
+  return sum ? ops::mul_scalar(sum, further_weight_ / static_cast<double>(outputs.size() - 1))
+             : sum;
 }
 
 Tensor LanguageModel::with_row_terms(const Tensor& loss, const Tensor& targets) {
@@ -138,9 +197,10 @@ Tensor LanguageModel::with_row_terms(const Tensor& loss, const Tensor& targets) 
 
 Tensor LanguageModel::token_losses(const Tensor& tokens, const Tensor& targets,
                                    const RowDocuments& documents) {
-  Tensor losses = head_rows_ == 0 ? loss_->rows(logits(tokens, documents), targets)
+  Tensor losses = head_rows_ == 0 ? loss_->rows((*this)(inputs_of(tokens, documents))[0], targets)
                                   : losses_by_parts(inputs_of(tokens, documents), targets);
   row_terms_ = Tensor();
+  further_states_.clear();
   return losses;
 }
 
@@ -208,8 +268,15 @@ void LanguageModel::set_cache(KeyValueCache* cache) {
           .got = fmt::format("{}", attentions.size() + recurrent.size()),
           .advice = "generate with the model before its attention was replaced"});
   }
+  // Layers with keys of another one have its cache.
+  std::vector<std::size_t> places;
+  std::size_t count = 0;
+  for (const AttentionLayer* const attention : attentions) {
+    const std::int64_t source = attention->keys_of();
+    places.push_back(source < 0 ? count++ : places.at(static_cast<std::size_t>(source)));
+  }
   if (cache != nullptr) {
-    cache->layers.resize(attentions.size(), AttentionCache(cache->axis));
+    cache->layers.resize(count, AttentionCache(cache->axis));
     cache->states.resize(recurrent.size());
   }
   cache_ = cache;
@@ -217,7 +284,7 @@ void LanguageModel::set_cache(KeyValueCache* cache) {
     recurrent[i]->set_state(cache == nullptr ? nullptr : &cache->states[i]);
   }
   for (std::size_t i = 0; i < attentions.size(); ++i) {
-    attentions[i]->set_cache(cache == nullptr ? nullptr : &cache->layers[i]);
+    attentions[i]->set_cache(cache == nullptr ? nullptr : &cache->layers[places[i]]);
   }
 }
 

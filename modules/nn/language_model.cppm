@@ -62,7 +62,10 @@ class LanguageModel : public Module {
   /// are those of RaggedBatch::scored, [1, scored, vocab]; a family that overrides forward may give
   /// all of them. Errors: a layer's attention was replaced
   /// by a module that is not an AttentionLayer; a recurrent layer with a cache that is split.
+  /// Layers that use keys and values of another one have its cache.
   virtual void set_cache(KeyValueCache* cache);
+  /// By what losses of tokens after the next one are multiplied (set_further_states()).
+  void set_further_weight(double weight) { further_weight_ = weight; }
   /// Each block recomputes its activations in backward instead of saving them.
   virtual void set_activation_checkpointing(bool enabled) = 0;
   /// logits [B, T, vocab], targets [B, T] -> the sum of the tokens' losses.
@@ -83,15 +86,24 @@ class LanguageModel : public Module {
   /// that of the balance of experts. loss_sum counts it once for each token of the row that is
   /// trained; losses of tokens do not have it. Undefined: none.
   void set_row_terms(Tensor terms) { row_terms_ = std::move(terms); }
+  /// For hidden_states(), while the model trains: hidden states [B, T, dim] of which the head makes
+  /// logits of the second token after each one, of the third and so on. They are further outputs of
+  /// forward, and loss_sum adds the mean of their losses, times a weight, of targets in the same
+  /// document; losses of tokens do not have it. Errors (input) of loss_sum then: head_rows; tokens
+  /// that are split over ranks.
+  void set_further_states(Tensors states) { further_states_ = std::move(states); }
 
  private:
   friend class PiecesScope;
   /// Inputs of forward. Error (input): the model takes no documents.
   Tensors inputs_of(const Tensor& tokens, const RowDocuments& documents) const;
-  Tensor logits(const Tensor& tokens, const RowDocuments& documents);
   Tensor losses_by_parts(const Tensors& inputs, const Tensor& targets);
   /// Errors (input): the loss would get these logits of a part in another form.
   void check_part(const Tensor& part);
+  /// The weighted losses of further logits, the outputs of forward from the second on. Undefined:
+  /// there are none.
+  Tensor further_losses(const Tensors& outputs, const Tensor& targets,
+                        const RowDocuments& documents);
   /// The sum of losses with what set_row_terms() has got in the call before.
   Tensor with_row_terms(const Tensor& loss, const Tensor& targets);
 
@@ -103,6 +115,8 @@ class LanguageModel : public Module {
   PieceRange pieces_;
   Tensor entering_;  // in the place of tokens; undefined: tokens
   Tensor row_terms_;
+  Tensors further_states_;
+  double further_weight_ = 0.3;
   const KeyValueCache* cache_ = nullptr;
 };
 

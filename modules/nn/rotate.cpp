@@ -73,7 +73,8 @@ Tensor heads_of(const Tensor& features, std::int64_t width) {
 }
 
 void WavelengthFactors::check(std::int64_t dims) const {
-  const auto wrong = [](double factor) { return !(factor > 0) || !std::isfinite(factor); };
+  // A pair with an infinite one is not rotated.
+  const auto wrong = [](double factor) { return !(factor > 0); };
   if (exist() && (2 * std::ssize(short_rows) != dims || short_rows.size() != long_rows.size())) {
     fail_input({.thing = "attention",
                 .wrong = "each pair of features that are rotated needs a factor of its wavelength",
@@ -81,7 +82,7 @@ void WavelengthFactors::check(std::int64_t dims) const {
                 .got = fmt::format("{} and {}", short_rows.size(), long_rows.size())});
   }
   if (std::ranges::any_of(short_rows, wrong) || std::ranges::any_of(long_rows, wrong) ||
-      (exist() && (limit < 1 || wrong(amplitude)))) {
+      (exist() && (limit < 1 || wrong(amplitude) || !std::isfinite(amplitude)))) {
     fail_input({.thing = "attention",
                 .wrong = "factors of wavelengths and their amplitude are positive numbers, and "
                          "short rows have at least one position"});

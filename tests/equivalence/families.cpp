@@ -117,7 +117,9 @@ const std::vector<Split> kFamilies = {
     {"granitemoehybrid", "shared_expert.{gate,up}_proj", kExperts + kRecurrent + kGroups},
     {"granitemoehybrid_dense", "mlp.{gate,up}_proj", kRecurrent + kGroups},
     {"nemotron_h", "up_proj", kExperts + kRecurrent + kGroups},
-    {"kimi_linear", "{gate,up}_proj", kExperts, "self_attn.{q_proj,kv_b_proj}"}};
+    {"kimi_linear", "{gate,up}_proj", kExperts, "self_attn.{q_proj,kv_b_proj}"},
+    {"gemma3n_text", "mlp.{gate,up}_proj", kHeadNorms},
+    {"gemma4_text", "mlp.{gate,up}_proj", "", ""}};
 
 Layout split(const Split& family) {
   const auto entry = [](const char* style, const std::string& first, const std::string& second) {
@@ -159,6 +161,26 @@ TEST_CASE("families as files follow PyTorch's curves on one rank", "[.long]") {
 TEST_CASE("families as files follow PyTorch's curves with split heads", "[.long]") {
   for (const Split& family : kFamilies) {
     follows(Curve("families", family.name), split(family), "");
+  }
+}
+
+// tests/reference/further_tokens.py.
+TEST_CASE("tokens after the next one are trained on one rank and on shards as PyTorch does") {
+  const Layout shards = {"FSDP 2",
+                         R"([mesh]
+axes = ["shard"]
+shape = [2]
+[[parallel]]
+style = "FSDP"
+axis = "shard"
+on = ["model.layers.*", "."]
+)",
+                         2};
+  const Curve curve("further", "deepseek_v3");
+  for (const Layout& where : {kOneRank, shards}) {
+    for (const char* steps : {"", " graph.capture=true"}) {
+      follows(curve, where, std::string("model.family=deepseek_v3 model.further_layers=2") + steps);
+    }
   }
 }
 

@@ -21,11 +21,11 @@ OUT = DATA / "adapters"
 PLAIN = "folders/plain"
 
 
-def adapter(name, seed, base=PLAIN, **settings):
+def adapter(name, seed, base=PLAIN, kernel="sdpa", **settings):
     if sys.argv[1:] and name not in sys.argv[1:]:
         return
     folder = DATA / base
-    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa", use_cache=False)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=kernel, use_cache=False)
     model = get_peft_model(plain.eval(), LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **settings)).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -68,6 +68,10 @@ def main():
     adapter("conv1d", 16, base="gpt2/tied", r=4, lora_alpha=8, target_modules=["c_attn", "c_proj", "c_fc"])
     adapter("conv1d_dora", 17, base="gpt2/tied", r=4, lora_alpha=8, use_dora=True, target_modules=["c_attn", "mlp.c_proj"])
     adapter("fused", 18, base="decoders/phi3", r=4, lora_alpha=8, target_modules=["qkv_proj", "gate_up_proj", "o_proj"])
+    # With sinks and experts beside the layers; updates of the experts' parameters are refused.
+    adapter("sinks", 19, base="families/gpt_oss", kernel="eager", r=4, lora_alpha=8, target_modules=attention)
+    adapter("experts", 20, base="families/gpt_oss", kernel="eager", r=2, lora_alpha=4, target_modules=attention,
+            target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
 
 
 main()

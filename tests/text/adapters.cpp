@@ -58,8 +58,8 @@ double difference(const text::TextModel& model, const json& expected) {
 }  // namespace
 
 TEST_CASE("a model with an adapter has PEFT's logits") {
-  for (const std::string name :
-       {"lora", "rslora", "dora", "patterns", "saved_head", "conv1d", "conv1d_dora", "fused"}) {
+  for (const std::string name : {"lora", "rslora", "dora", "patterns", "saved_head", "conv1d",
+                                 "conv1d_dora", "fused", "sinks"}) {
     INFO(name);
     const json expected = expected_of(name);
     const text::TextModel model({base_of(expected), "", "", folder_of(name)});
@@ -104,6 +104,15 @@ TEST_CASE("an adapter that does not fit is refused with all that differs") {
       "it describes another kind of adapter");
   has(changed([](json& config) { config["modules_to_save"] = 5; }),
       "modules_to_save: expected a text or a list of texts, got 5");
+}
+
+TEST_CASE("an adapter of experts' parameters is refused by their names") {
+  const std::string refused = input_error([] {
+    const text::TextModel opened({reference + "families/gpt_oss", "", "", folder_of("experts")});
+  });
+  has(refused, "target_parameters");
+  has(refused, "mlp.experts.gate_up_proj");
+  has(refused, "mlp.experts.down_proj");
 }
 
 TEST_CASE("commands take an adapter, on several ranks too") {

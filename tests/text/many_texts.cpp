@@ -88,6 +88,24 @@ nn::DecoderShape recurrent(nn::RecurrentRule rule) {
   return shape;
 }
 
+/// Layers that use keys and values of others, streams, and embeddings of layers.
+nn::DecoderShape linked() {
+  nn::DecoderShape shape = windows();
+  shape.attention_softcap = 0;
+  shape.layers = 4;
+  shape.shared_key_layers = 2;
+  shape.norm_results = true;
+  shape.value_norm = true;
+  shape.global_heads = {.head_dim = 6, .kv_heads = 1, .keys_as_values = true, .rotary_share = 0.5};
+  shape.streams = {.count = 3, .active = 1};
+  shape.residual_rank = 3;
+  shape.layer_embedding_dim = 5;
+  shape.layer_embedding_vocab = 30;
+  shape.gate_sparsity = {0.6, 0, 0.3, 0};
+  shape.wide_shared_layers = true;
+  return shape;
+}
+
 struct Kind {
   const char* name;
   nn::DecoderShape shape;
@@ -98,6 +116,7 @@ std::vector<Kind> kinds() {
           {"chunks and sinks", chunks_and_sinks()},
           {"latent", latent()},
           {"experts", experts()},
+          {"linked layers", linked()},
           {"delta rule", recurrent(nn::RecurrentRule::delta)},
           {"sums", recurrent(nn::RecurrentRule::sum)},
           {"convolutions", recurrent(nn::RecurrentRule::convolution)}};
@@ -419,6 +438,19 @@ TEST_CASE("a step computes what decoding does") {
       tokens.push_back(text.written[i]);
     }
   }
+}
+
+TEST_CASE("a position has the memory of what layers keep of it") {
+  const auto bytes = [](const nn::DecoderShape& shape) {
+    text::ModelRanks ranks(*filled(shape));
+    return ranks.text_bytes().position;
+  };
+  const std::int64_t f32 = 4;
+  CHECK(bytes(dense()) == 3 * 2 * (4 + 4) * f32);
+  // Latent features and the rotated part of keys, not the keys and values of 6 heads.
+  CHECK(bytes(latent()) == 3 * (8 + 2) * f32);
+  // Of a layer with a window, and of one without; the other two keep nothing.
+  CHECK(bytes(linked()) == (2 * (4 + 4) + (6 + 6)) * f32);
 }
 
 TEST_CASE("what is wrong with a request is said to it alone") {

@@ -151,9 +151,13 @@ bool matches_any(const std::string& name, const std::vector<std::string>& patter
 }  // namespace
 
 HubNames names_of(const models::ModelFamily& family, const models::ModelSizes& sizes) {
+  std::vector<std::string> ignored = family.ignored_tensors();
+  for (std::string& pattern : family.unused_tensors(sizes)) {
+    ignored.push_back(std::move(pattern));
+  }
   return {.tensors = family.tensors(sizes),
           .prefix = family.base_prefix(),
-          .ignored = family.ignored_tensors(),
+          .ignored = std::move(ignored),
           .packed = family.packed_forms(),
           .further = family.further_tensors(sizes)};
 }
@@ -186,6 +190,12 @@ HubWeights::HubWeights(const TensorSource& folder, const HubNames& names)
   const std::map<std::string, std::string> stored = stored_names(folder_, names);
   std::set<std::string> used;
   for (HubTensor entry : names.tensors) {
+    if (entry.copy) {
+      if (const auto found = stored.find(entry.tensor); found != stored.end()) {
+        used.insert(found->second);
+      }
+      continue;
+    }
     if (entry.stacked) {
       stack(entry, stored, used);
       continue;
@@ -282,7 +292,13 @@ HubExport::HubExport(const TensorSource& model, const std::string& prefix, const
     : TensorSource(model.path()), model_(model) {
   std::map<std::string, HubTensor> renamed;
   for (const HubTensor& entry : names.tensors) {
-    renamed.emplace(entry.parameter, entry);
+    if (!entry.copy) {
+      renamed.emplace(entry.parameter, entry);
+    } else if (const auto found = model.tensors().find(prefix + entry.parameter);
+               found != model.tensors().end()) {
+      tensors_.emplace(entry.tensor, found->second);
+      parts_[entry.tensor].push_back({.parameter = found->first, .tensor = entry.tensor});
+    }
   }
   for (const auto& [name, info] : model.tensors()) {
     if (!name.starts_with(prefix)) {

@@ -45,6 +45,23 @@ void check_family(const RunSpec& config, const hub::ModelShape& shape) {
   }
 }
 
+/// What a run asks for besides what the folder says. Error (input): the family has none.
+void set_further_layers(const RunSpec& config, hub::ModelShape& shape) {
+  const std::string key = "further_layers";
+  if (!config.given.contains("model." + key)) {
+    return;
+  }
+  const auto own = shape.values.find(key);
+  if (own == shape.values.end()) {
+    fail_input({.where = config.place("model." + key),
+                .wrong = fmt::format("models of the family '{}' have no layers of tokens after the "
+                                     "next one",
+                                     shape.family),
+                .advice = "remove it"});
+  }
+  own->second = config.model.sizes.at(key);
+}
+
 /// Error (input): the data's sequences are longer than the model can compute.
 void check_longest(const RunSpec& config, const hub::ModelShape& shape) {
   const std::int64_t longest = hub::family_of(shape).longest_sequence(hub::sizes_of(shape));
@@ -62,6 +79,7 @@ hub::ModelShape folder_shape(const RunSpec& config,
   hub::ModelShape shape = hub::read_model_folder(folder);
   hub::check_model_files(folder, config.model.adapter, config.place("model.from"));
   check_family(config, shape);
+  set_further_layers(config, shape);
   if (tokenizer) {
     std::string own = folder.string();
     if (hub::is_checkpoint(own)) {

@@ -63,6 +63,7 @@ std::shared_ptr<nn::Module> training_model(const Task& task, const RunSpec& conf
     change(*model);
   }
   if (nn::LanguageModel* const language = nn::as_language_model(*model)) {
+    language->set_further_weight(config.train.further_weight);
     try {
       language->set_head_rows(config.train.head_rows);
     } catch (const Error& error) {

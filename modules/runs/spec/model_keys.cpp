@@ -37,7 +37,7 @@ std::vector<Key> model_keys() {
               "a checkpoint of another run (its tokenizer, template and options too), to "
               "start from. It "
               "determines every size, so the other keys of this section except `dropout`, "
-              "`adapter` and `base` must be absent.",
+              "`adapter`, `base` and `further_layers` must be absent.",
        .is_path = true},
       {.path = "model.base",
        .slot = field<s, &M::base>,

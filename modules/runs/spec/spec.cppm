@@ -79,6 +79,7 @@ struct TrainConfig {
   std::int64_t steps = 300;
   double epochs = 0;  // 0 = steps says how long
   std::int64_t batch = 16;
+  double further_weight = 0.3;   // of the losses of tokens after the next one
   std::int64_t head_rows = 0;    // 0 = the logits of all tokens at once
   std::int64_t micro_batch = 0;  // 0 = all of a rank's sequences at once
   Reproducible reproducible = Reproducible::run;

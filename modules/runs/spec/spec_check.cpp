@@ -70,7 +70,7 @@ class Checks : private KeyProblems {
       for (const auto& [key, place] : c_.given) {
         if (key.starts_with("model.") && key != "model.from" && key != "model.family" &&
             key != "model.dropout" && key != "model.adapter" && key != "model.new_tokens" &&
-            key != "model.base") {
+            key != "model.base" && key != "model.further_layers") {
           add({key}, "the folder of model.from determines this; remove one of the two");
         }
       }

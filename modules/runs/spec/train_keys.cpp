@@ -68,6 +68,11 @@ std::vector<Key> train_keys() {
        "through a micro-batch part by part, and backward computes the logits again "
        "([performance.md](performance.md#logits-in-parts)). 0: for all.",
        from(0, largest_size)},
+      {"train.further_weight", field<s, &T::further_weight>,
+       "With `model.further_layers`: the mean of the losses of the second token after each one, of "
+       "the third and so on is added to the loss, times this number "
+       "([models.md](further-tokens.md)).",
+       from(0, 1e6)},
       {"train.seed", field<s, &T::seed>, "Seed of initialisation, data order and dropout.",
        from(0, 9e18)},
   };
