@@ -166,9 +166,10 @@ struct Layout {
 struct Blas::Prepared {
   BlasProduct product = nullptr;
   Layout a, b, y;
-  /// Those that the library advises, the best one by its own account first. Multiplications use the
-  /// first; choose() may bring another one there.
+  /// Those that the library advises, the best one by its own account first; once they are measured,
+  /// the fastest one only. Multiplications use the first.
   std::vector<BlasChoice> choices = {};
+  bool loaded = false;  // the first one's kernel
 
   template <class T>
   void set(BlasProductAttribute attribute, const T& value) {
@@ -190,16 +191,16 @@ struct Blas::Prepared {
   }
 };
 
-std::size_t Blas::version() { return blas_api().version == nullptr ? 0 : blas_api().version(); }
+std::size_t Blas::version() { return blas_api().version ? blas_api().version() : 0; }
 
-std::unique_ptr<Blas> Blas::open() {
+std::unique_ptr<Blas> Blas::open(const Watched& watched, const CallWatch& watch) {
   const BlasApi& api = blas_api();
-  if (api.create == nullptr) {
+  if (!api.create) {
     return nullptr;
   }
   BlasHandle handle = nullptr;
-  check(api.create(&handle), "cublasLtCreate");
-  return std::unique_ptr<Blas>(new Blas(handle));
+  check(api.create(watched, &handle), "cublasLtCreate");
+  return std::unique_ptr<Blas>(new Blas(handle, watch));
 }
 
 bool Blas::takes(const ProductArguments& p) {
@@ -223,7 +224,8 @@ bool Blas::takes_codes(const ProductArguments& p) {
   return forms && fits_codes(p, *forms);
 }
 
-Blas::Prepared& Blas::prepared(const ProductArguments& p, const ProductFactors& factors) {
+std::shared_ptr<Blas::Prepared> Blas::prepared(const ProductArguments& p,
+                                               const ProductFactors& factors) {
   const auto [a, b, y] = *forms_of(p);
   const std::array<std::uint32_t, 3> alignments = {alignment_of(p.a.data), alignment_of(p.b.data),
                                                    alignment_of(p.y.data)};
@@ -249,7 +251,7 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p, const ProductFactors& 
                    has_bias,
                    factors.each};
   if (const auto* kept = prepared_.find(key)) [[likely]] {
-    return **kept;
+    return *kept;
   }
   const BlasApi& api = blas_api();
   auto made = std::make_shared<Prepared>();
@@ -270,12 +272,17 @@ Blas::Prepared& Blas::prepared(const ProductArguments& p, const ProductFactors& 
   constexpr std::size_t first_with_modes = 120900;
   if (!factors.each || version() >= first_with_modes) {
     made->set(factors);
-    advise(*made, alignments);
+    made->choices = watch_.call("cublasLtMatmulAlgoGetHeuristic",
+                                [handle = handle_, made, alignments](const Watched& watched) {
+                                  return advised(watched, handle, *made, alignments);
+                                });
   }
-  return *prepared_.insert(key, std::move(made));
+  return prepared_.insert(key, std::move(made));
 }
 
-void Blas::advise(Prepared& made, const std::array<std::uint32_t, 3>& alignments) const {
+std::vector<BlasChoice> Blas::advised(const Watched& watched, BlasHandle handle,
+                                      const Prepared& made,
+                                      const std::array<std::uint32_t, 3>& alignments) {
   const BlasApi& api = blas_api();
   BlasPreference preference = nullptr;
   check(api.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
@@ -292,21 +299,24 @@ void Blas::advise(Prepared& made, const std::array<std::uint32_t, 3>& alignments
   std::array<BlasChoice, most_measured> choices = {};
   int found = 0;
   const BlasStatus status =
-      api.choose(handle_, made.product, made.a.handle, made.b.handle, made.y.handle, made.y.handle,
-                 preference, measures() ? most_measured : 1, choices.data(), &found);
+      api.choose(watched, handle, made.product, made.a.handle, made.b.handle, made.y.handle,
+                 made.y.handle, preference, measures() ? most_measured : 1, choices.data(), &found);
   api.preference_destroy(preference);
+  std::vector<BlasChoice> usable;
   if (status != BlasStatus::not_supported) {
     check(status, "cublasLtMatmulAlgoGetHeuristic");
     const auto fits = [](const BlasChoice& one) {
       return one.state == BlasStatus::success && one.workspace <= workspace_bytes;
     };
-    std::copy_if(choices.begin(), choices.begin() + found, std::back_inserter(made.choices), fits);
+    std::copy_if(choices.begin(), choices.begin() + found, std::back_inserter(usable), fits);
   }
+  return usable;
 }
 
-void Blas::queue(StreamHandle stream, const ProductArguments& p, const ProductFactors& factors,
-                 Prepared& made, const BlasChoice& choice, void* workspace) const {
-  made.set(factors);
+void Blas::queue(const Watched* watched, const Product& product, const BlasChoice& choice) {
+  const ProductArguments& p = product.arguments;
+  Prepared& made = *product.made;
+  made.set(product.factors);
   if (p.bias.data != nullptr && !p.accumulate) {
     made.set(BlasProductAttribute::bias, p.bias.data);
   }
@@ -316,54 +326,70 @@ void Blas::queue(StreamHandle stream, const ProductArguments& p, const ProductFa
   const void* alpha = is_double ? static_cast<const void*>(&one) : &one_f32;
   const void* none = is_double ? static_cast<const void*>(&zero) : &zero_f32;
   const void* beta = p.accumulate ? alpha : none;
-  check(blas_api().multiply(handle_, made.product, alpha, p.b.data, made.a.handle, p.a.data,
-                            made.b.handle, beta, p.y.data, made.y.handle, p.y.data, made.y.handle,
-                            &choice.algorithm, workspace, choice.workspace, stream),
+  const auto multiply = [&](auto... arguments) {
+    return watched == nullptr ? blas_api().multiply(arguments...)
+                              : blas_api().first_multiply(*watched, arguments...);
+  };
+  check(multiply(product.handle, made.product, alpha, p.b.data, made.a.handle, p.a.data,
+                 made.b.handle, beta, p.y.data, made.y.handle, p.y.data, made.y.handle,
+                 &choice.algorithm, product.workspace, choice.workspace, product.stream),
         "cublasLtMatmul");
 }
 
-void Blas::choose(StreamHandle stream, const ProductArguments& p, const ProductFactors& factors,
-                  Prepared& made, void* workspace) const {
+BlasChoice Blas::fastest(const Watched& watched, const Product& product) {
   using Clock = std::chrono::steady_clock;
   constexpr int repeats = 5;
   auto best = Clock::duration::max();
-  std::size_t chosen = 0;
-  for (std::size_t k = 0; k < made.choices.size(); ++k) {
+  const auto finish = [&] {
+    check(driver_api().stream_synchronize(watched, product.stream), "cuStreamSynchronize");
+  };
+  BlasChoice chosen = product.made->choices.front();
+  for (const BlasChoice& choice : product.made->choices) {
     Clock::time_point begin;
     for (int i = 0; i <= repeats; ++i) {
-      queue(stream, p, factors, made, made.choices[k], workspace);
+      queue(&watched, product, choice);
       if (i == 0) {  // it loads the kernel
-        check(driver_api().stream_synchronize(stream), "cuStreamSynchronize");
+        finish();
         begin = Clock::now();
       }
     }
-    check(driver_api().stream_synchronize(stream), "cuStreamSynchronize");
+    finish();
     if (const auto took = Clock::now() - begin; took < best) {
       best = took;
-      chosen = k;
+      chosen = choice;
     }
   }
-  std::swap(made.choices[0], made.choices[chosen]);
-  made.choices.resize(1);
+  return chosen;
 }
 
 bool Blas::finds(const ProductArguments& p, const ProductFactors& factors) {
   const std::lock_guard lock(mutex_);
-  return !prepared(p, factors).choices.empty();
+  return !prepared(p, factors)->choices.empty();
 }
 
 bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* workspace,
                     std::size_t bytes, const ProductFactors& factors) {
   const std::lock_guard lock(mutex_);
-  Prepared& made = prepared(p, factors);
-  if (made.choices.empty() || made.choices.front().workspace > bytes) {
+  const std::shared_ptr<Prepared> made = prepared(p, factors);
+  if (made->choices.empty() || made->choices.front().workspace > bytes) {
     return false;
   }
+  const Product product = {handle_, stream, p, factors, made, workspace};
   // A product that is made several times must not add to its result.
-  if (made.choices.size() > 1 && !p.accumulate && bytes >= workspace_bytes) {
-    choose(stream, p, factors, made, workspace);
+  if (made->choices.size() > 1 && !p.accumulate && bytes >= workspace_bytes) {
+    made->choices = {watch_.call(
+        "cublasLtMatmul", [product](const Watched& watched) { return fastest(watched, product); })};
+    made->loaded = true;
   }
-  queue(stream, p, factors, made, made.choices.front(), workspace);
+  if (!made->loaded) {
+    watch_.call("cublasLtMatmul", [product](const Watched& watched) {
+      queue(&watched, product, product.made->choices.front());
+      return true;
+    });
+    made->loaded = true;
+    return true;
+  }
+  queue(nullptr, product, made->choices.front());
   return true;
 }
 

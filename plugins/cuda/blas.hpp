@@ -7,9 +7,12 @@
 #include <memory>
 #include <mutex>
 #include <tessera/recent_map.hpp>
+#include <utility>
+#include <vector>
 
 #include "blas_api.hpp"
 #include "kernels/arguments.hpp"
+#include "watched_call.hpp"
 
 namespace tessera::cuda {
 
@@ -29,8 +32,8 @@ class Blas {
 
   /// The library's version, such as 130001; 0: it is not there.
   static std::size_t version();
-  /// Null: there is no library. Errors: it cannot be used.
-  static std::unique_ptr<Blas> open();
+  /// Null: there is no library. `watch`: of the calls that may block. Errors: it cannot be used.
+  static std::unique_ptr<Blas> open(const Watched& watched, const CallWatch& watch);
   /// Whether the library can be asked for the product: one floating type of operands, each matrix
   /// with one contiguous axis, at most one dim of a batch. Data may be absent.
   static bool takes(const ProductArguments& product);
@@ -52,18 +55,31 @@ class Blas {
   struct Prepared;
   using Key = std::array<std::int64_t, 20>;
 
-  explicit Blas(BlasHandle handle) : handle_(handle) {}
-  Prepared& prepared(const ProductArguments& product, const ProductFactors& factors);
-  /// Asks for the algorithms of a product's form.
-  void advise(Prepared& made, const std::array<std::uint32_t, 3>& alignments) const;
-  /// Queues the product by one of its algorithms.
-  void queue(StreamHandle stream, const ProductArguments& product, const ProductFactors& factors,
-             Prepared& made, const BlasChoice& choice, void* workspace) const;
-  /// Measures the algorithms of a product's form, and keeps the fastest one. The host waits.
-  void choose(StreamHandle stream, const ProductArguments& product, const ProductFactors& factors,
-              Prepared& made, void* workspace) const;
+  /// A product to be queued.
+  struct Product {
+    BlasHandle handle = nullptr;
+    StreamHandle stream = nullptr;
+    ProductArguments arguments;
+    ProductFactors factors;
+    std::shared_ptr<Prepared> made;
+    void* workspace = nullptr;
+  };
+
+  Blas(BlasHandle handle, CallWatch watch) : handle_(handle), watch_(std::move(watch)) {}
+  std::shared_ptr<Prepared> prepared(const ProductArguments& product,
+                                     const ProductFactors& factors);
+  /// The algorithms that the library advises for a product's form.
+  static std::vector<BlasChoice> advised(const Watched& watched, BlasHandle handle,
+                                         const Prepared& made,
+                                         const std::array<std::uint32_t, 3>& alignments);
+  /// Queues the product by one of its algorithms. `watched`: it may be the algorithm's first one;
+  /// null: it is not.
+  static void queue(const Watched* watched, const Product& product, const BlasChoice& choice);
+  /// The fastest one of the product's algorithms, which it measures.
+  static BlasChoice fastest(const Watched& watched, const Product& product);
 
   BlasHandle handle_;
+  CallWatch watch_;
   std::mutex mutex_;
   RecentMap<Key, std::shared_ptr<Prepared>, NumbersHash> prepared_{1 << 12};
 };

@@ -72,30 +72,36 @@ struct BlasChoice {  // cublasLtMatmulHeuristicResult_t
 
 /// The library's functions, without "cublasLt".
 struct BlasApi {
-  std::size_t (*version)();
-  BlasStatus (*create)(BlasHandle* handle);
-  const char* (*status_string)(BlasStatus status);
-  BlasStatus (*product_create)(BlasProduct* product, BlasCompute compute, BlasType scale);
-  BlasStatus (*product_set)(BlasProduct product, BlasProductAttribute attribute, const void* value,
-                            std::size_t bytes);
-  BlasStatus (*product_destroy)(BlasProduct product);
-  BlasStatus (*layout_create)(BlasLayout* layout, BlasType type, std::uint64_t rows,
-                              std::uint64_t columns, std::int64_t leading);
-  BlasStatus (*layout_set)(BlasLayout layout, BlasLayoutAttribute attribute, const void* value,
-                           std::size_t bytes);
-  BlasStatus (*layout_destroy)(BlasLayout layout);
-  BlasStatus (*preference_create)(BlasPreference* preference);
-  BlasStatus (*preference_set)(BlasPreference preference, BlasPreferenceAttribute attribute,
-                               const void* value, std::size_t bytes);
-  BlasStatus (*preference_destroy)(BlasPreference preference);
-  BlasStatus (*choose)(BlasHandle handle, BlasProduct product, BlasLayout a, BlasLayout b,
-                       BlasLayout c, BlasLayout d, BlasPreference preference, int most,
-                       BlasChoice* choices, int* found);
-  BlasStatus (*multiply)(BlasHandle handle, BlasProduct product, const void* alpha, const void* a,
-                         BlasLayout layout_a, const void* b, BlasLayout layout_b, const void* beta,
-                         const void* c, BlasLayout layout_c, void* d, BlasLayout layout_d,
-                         const BlasAlgorithm* algorithm, void* workspace, std::size_t bytes,
-                         StreamHandle stream);
+  Immediate<std::size_t()> version;
+  Blocking<BlasStatus(BlasHandle* handle)> create;
+  Immediate<const char*(BlasStatus status)> status_string;
+  Immediate<BlasStatus(BlasProduct* product, BlasCompute compute, BlasType scale)> product_create;
+  Immediate<BlasStatus(BlasProduct product, BlasProductAttribute attribute, const void* value,
+                       std::size_t bytes)>
+      product_set;
+  Immediate<BlasStatus(BlasLayout* layout, BlasType type, std::uint64_t rows, std::uint64_t columns,
+                       std::int64_t leading)>
+      layout_create;
+  Immediate<BlasStatus(BlasLayout layout, BlasLayoutAttribute attribute, const void* value,
+                       std::size_t bytes)>
+      layout_set;
+  Immediate<BlasStatus(BlasPreference* preference)> preference_create;
+  Immediate<BlasStatus(BlasPreference preference, BlasPreferenceAttribute attribute,
+                       const void* value, std::size_t bytes)>
+      preference_set;
+  Immediate<BlasStatus(BlasPreference preference)> preference_destroy;
+  Blocking<BlasStatus(BlasHandle handle, BlasProduct product, BlasLayout a, BlasLayout b,
+                      BlasLayout c, BlasLayout d, BlasPreference preference, int most,
+                      BlasChoice* choices, int* found)>
+      choose;
+  using Multiply = BlasStatus(BlasHandle handle, BlasProduct product, const void* alpha,
+                              const void* a, BlasLayout layout_a, const void* b,
+                              BlasLayout layout_b, const void* beta, const void* c,
+                              BlasLayout layout_c, void* d, BlasLayout layout_d,
+                              const BlasAlgorithm* algorithm, void* workspace, std::size_t bytes,
+                              StreamHandle stream);
+  Queueing<Multiply> multiply;
+  Blocking<Multiply> first_multiply;  // by an algorithm, whose kernel it loads
 };
 
 /// Calls use(the place of a function's pointer, its name in the library) for each function.
@@ -106,15 +112,14 @@ void each_function(BlasApi& api, Use use) {
   use(api.status_string, "cublasLtGetStatusString");
   use(api.product_create, "cublasLtMatmulDescCreate");
   use(api.product_set, "cublasLtMatmulDescSetAttribute");
-  use(api.product_destroy, "cublasLtMatmulDescDestroy");
   use(api.layout_create, "cublasLtMatrixLayoutCreate");
   use(api.layout_set, "cublasLtMatrixLayoutSetAttribute");
-  use(api.layout_destroy, "cublasLtMatrixLayoutDestroy");
   use(api.preference_create, "cublasLtMatmulPreferenceCreate");
   use(api.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   use(api.preference_destroy, "cublasLtMatmulPreferenceDestroy");
   use(api.choose, "cublasLtMatmulAlgoGetHeuristic");
   use(api.multiply, "cublasLtMatmul");
+  use(api.first_multiply, "cublasLtMatmul");
 }
 
 }  // namespace tessera::cuda

@@ -88,8 +88,8 @@ Extents turned(const Extents& x) { return {x[0], x[1], x[3], x[2]}; }
 /// order of operations that computes the same has no engine.
 class DnnBuilder {
  public:
-  DnnBuilder(const DnnForm& form, DnnHandle handle, DnnPlan& plan)
-      : form_(form), handle_(handle), plan_(plan) {}
+  DnnBuilder(const Watched& watched, const DnnForm& form, DnnHandle handle, DnnPlan& plan)
+      : watched_(watched), form_(form), handle_(handle), plan_(plan) {}
 
   void forward();
   void backward();
@@ -123,8 +123,8 @@ class DnnBuilder {
   static void set(Descriptor of, DnnAttribute attribute, Descriptor value) {
     set(of, attribute, DnnValue::descriptor, value);
   }
-  static void finish(Descriptor descriptor) {
-    check(dnn_api().finalize(descriptor), "cudnnBackendFinalize");
+  void finish(Descriptor descriptor) {
+    check(dnn_api().finalize(watched_, descriptor), "cudnnBackendFinalize");
   }
 
   Descriptor tensor(std::int64_t id, DnnType type, const Extents& extents, const Extents& strides,
@@ -232,6 +232,7 @@ class DnnBuilder {
   /// Products with all query heads of a group, added up.
   void multiply_group(Descriptor a, Descriptor b, Descriptor y);
 
+  const Watched& watched_;
   const DnnForm& form_;
   DnnHandle handle_;
   DnnPlan& plan_;
@@ -355,7 +356,7 @@ bool DnnBuilder::choose(const std::string& device) {
       config = make(DnnKind::engine_config);
     }
     std::int64_t count = 0;
-    check(api.get(heuristics, DnnAttribute::heuristics_results, DnnValue::descriptor,
+    check(api.get(watched_, heuristics, DnnAttribute::heuristics_results, DnnValue::descriptor,
                   static_cast<std::int64_t>(configs.size()), &count, configs.data()),
           "cudnnBackendGetAttribute");
     for (const Descriptor config :
@@ -363,10 +364,11 @@ bool DnnBuilder::choose(const std::string& device) {
       Descriptor engine = make(DnnKind::engine);
       std::array<DnnNote, most_dnn_notes> notes = {};
       std::int64_t noted = 0;
-      check(api.get(config, DnnAttribute::config_engine, DnnValue::descriptor, 1, &count, &engine),
+      check(api.get(watched_, config, DnnAttribute::config_engine, DnnValue::descriptor, 1, &count,
+                    &engine),
             "cudnnBackendGetAttribute");
-      check(api.get(engine, DnnAttribute::engine_notes, DnnValue::numerical_note, most_dnn_notes,
-                    &noted, notes.data()),
+      check(api.get(watched_, engine, DnnAttribute::engine_notes, DnnValue::numerical_note,
+                    most_dnn_notes, &noted, notes.data()),
             "cudnnBackendGetAttribute");
       const auto known = std::span(notes).first(static_cast<std::size_t>(noted));
       if (std::ranges::find(known, DnnNote::not_deterministic) != known.end()) {
@@ -380,8 +382,8 @@ bool DnnBuilder::choose(const std::string& device) {
         set(plan, DnnAttribute::plan_handle, DnnValue::handle, handle_);
       }
       std::int64_t bytes = 0;
-      if (api.finalize(plan) == DnnStatus::success &&
-          api.get(plan, DnnAttribute::plan_workspace, DnnValue::i64, 1, &count, &bytes) ==
+      if (api.finalize(watched_, plan) == DnnStatus::success &&
+          api.get(watched_, plan, DnnAttribute::plan_workspace, DnnValue::i64, 1, &count, &bytes) ==
               DnnStatus::success) {
         plan_.plan_ = plan;
         plan_.workspace_ = static_cast<std::size_t>(bytes);
@@ -408,8 +410,8 @@ std::string DnnBuilder::describe(const std::string& device) {
   std::string text;
   std::int64_t bytes = 0;
   const auto read = [&](std::int64_t most) {
-    check(dnn_api().get(properties, DnnAttribute::device_text, DnnValue::character, most, &bytes,
-                        most == 0 ? nullptr : text.data()),
+    check(dnn_api().get(watched_, properties, DnnAttribute::device_text, DnnValue::character, most,
+                        &bytes, most == 0 ? nullptr : text.data()),
           "cudnnBackendGetAttribute");
   };
   read(0);  // how long it is
@@ -419,16 +421,19 @@ std::string DnnBuilder::describe(const std::string& device) {
   return text;
 }
 
-std::string DnnPlan::describe(DnnHandle handle, const std::string& device) {
+std::string DnnPlan::describe(const Watched& watched, DnnHandle handle, const std::string& device) {
   const DnnForm none;
   DnnPlan descriptors;
-  return DnnBuilder(none, handle, descriptors).describe(device);
+  std::string text = DnnBuilder(watched, none, handle, descriptors).describe(device);
+  descriptors.destroy(watched);
+  return text;
 }
 
-std::unique_ptr<DnnPlan> DnnPlan::make(const DnnForm& form, DnnHandle handle,
-                                       const std::string& device, std::string* reason) {
+std::unique_ptr<DnnPlan> DnnPlan::make(const Watched& watched, const DnnForm& form,
+                                       DnnHandle handle, const std::string& device,
+                                       std::string* reason) {
   std::unique_ptr<DnnPlan> plan(new DnnPlan);
-  DnnBuilder builder(form, handle, *plan);
+  DnnBuilder builder(watched, form, handle, *plan);
   form.backward ? builder.backward() : builder.forward();
   if (builder.choose(device)) {
     return plan;
@@ -436,16 +441,18 @@ std::unique_ptr<DnnPlan> DnnPlan::make(const DnnForm& form, DnnHandle handle,
   if (reason != nullptr) {
     *reason = last_error();
   }
+  plan->destroy(watched);
   return nullptr;
 }
 
-DnnPlan::~DnnPlan() {
+void DnnPlan::destroy(const Watched& watched) {
   for (auto made = all_.rbegin(); made != all_.rend(); ++made) {
-    dnn_api().descriptor_destroy(*made);
+    dnn_api().descriptor_destroy(watched, *made);
   }
+  all_.clear();
 }
 
-std::size_t Dnn::version() { return dnn_api().version == nullptr ? 0 : dnn_api().version(); }
+std::size_t Dnn::version() { return dnn_api().version ? dnn_api().version() : 0; }
 
 bool Dnn::is_wanted() {
   const char* const variable = std::getenv("TESSERA_CUDA_ATTENTION");
@@ -459,13 +466,14 @@ bool Dnn::is_wanted() {
   return choice == "auto" && version() >= oldest_version;
 }
 
-Dnn::Dnn() {
-  check(dnn_api().create(&handle_), "cudnnCreate");
+Dnn::Dnn(const Watched& watched, CallWatch watch) : watch_(std::move(watch)) {
+  check(dnn_api().create(watched, &handle_), "cudnnCreate");
   const char* const file = std::getenv("TESSERA_CUDA_DNN_DEVICE");
   if (file == nullptr || *file == '\0') {
     return;
   }
-  if (const std::string problem = write_file(file, DnnPlan::describe(handle_)); !problem.empty()) {
+  if (const std::string problem = write_file(file, DnnPlan::describe(watched, handle_));
+      !problem.empty()) {
     fail_input({.thing = "TESSERA_CUDA_DNN_DEVICE",
                 .wrong = fmt::format("{} cannot be written: {}", file, problem)});
   }
@@ -495,6 +503,66 @@ std::size_t Dnn::workspace_bytes(std::int64_t batches, std::int64_t times, std::
   return spare_bytes + static_cast<std::size_t>(2 * batches * heads * (tiles * tiles + of_heads));
 }
 
+namespace {
+
+/// Addresses and numbers of one call; they live as long as the library may read them.
+class DnnPack {
+ public:
+  DnnPack(const AttentionArguments& a, const DnnForm& form, std::byte* workspace)
+      : scale_(static_cast<float>(a.scale)), window_(static_cast<float>(a.window)) {
+    const DnnApi& api = dnn_api();
+    give(Id::q, a.q.data);
+    give(Id::k, a.k.data);
+    give(Id::v, a.v.data);
+    give(Id::y, a.y.data);
+    give(Id::log_sums, a.log_sums.data);
+    give(Id::scale, &scale_);
+    give(Id::lowest, &lowest);
+    if (form.windowed) {
+      give(Id::window, &window_);
+    }
+    if (form.backward) {
+      give(Id::dy, a.dy.data);
+      give(Id::dq, a.dq.data);
+      give(Id::dk, a.dk.data);
+      give(Id::dv, a.dv.data);
+      give(Id::means, a.means.data);
+      give(Id::one, &one);
+    }
+    check(api.descriptor_create(DnnKind::pack, &pack_), "cudnnBackendCreateDescriptor");
+    const auto count = static_cast<std::int64_t>(ids_.size());
+    const void* const space = workspace;
+    check(api.set(pack_, DnnAttribute::pack_ids, DnnValue::i64, count, ids_.data()),
+          "cudnnBackendSetAttribute");
+    check(api.set(pack_, DnnAttribute::pack_addresses, DnnValue::address, count, addresses_.data()),
+          "cudnnBackendSetAttribute");
+    check(api.set(pack_, DnnAttribute::pack_workspace, DnnValue::address, 1, &space),
+          "cudnnBackendSetAttribute");
+    check(api.pack_finalize(pack_), "cudnnBackendFinalize");
+  }
+  DnnPack(const DnnPack&) = delete;
+  DnnPack& operator=(const DnnPack&) = delete;
+  ~DnnPack() { dnn_api().pack_destroy(pack_); }
+
+  DnnDescriptor descriptor() const { return pack_; }
+
+ private:
+  static constexpr float lowest = std::numeric_limits<float>::lowest();
+  static constexpr float one = 1;
+
+  void give(Id id, const void* address) {
+    ids_.push_back(static_cast<std::int64_t>(id));
+    addresses_.push_back(address);
+  }
+
+  const float scale_, window_;
+  std::vector<std::int64_t> ids_;
+  std::vector<const void*> addresses_;
+  DnnDescriptor pack_ = nullptr;
+};
+
+}  // namespace
+
 bool Dnn::attention(StreamHandle stream, const AttentionArguments& a, bool backward,
                     std::byte* workspace, std::size_t bytes) {
   const auto steps = [](const HeadArray& x) {
@@ -514,57 +582,46 @@ bool Dnn::attention(StreamHandle stream, const AttentionArguments& a, bool backw
                       form.strides.begin() + 4);
   }
   const std::lock_guard lock(mutex_);
-  const auto* kept = plans_.find(form);
-  const DnnPlan* plan =
-      (kept != nullptr ? *kept : plans_.insert(form, DnnPlan::make(form, handle_))).get();
+  const std::shared_ptr<DnnPlan> plan = plan_for(form);
   if (plan == nullptr || plan->workspace() > bytes) {
     return false;
   }
-  const auto scale = static_cast<float>(a.scale);
-  const auto window = static_cast<float>(a.window);
-  constexpr float lowest = std::numeric_limits<float>::lowest();
-  constexpr float one = 1;
-  std::vector<std::int64_t> ids;
-  std::vector<const void*> addresses;
-  const auto give = [&](Id id, const void* address) {
-    ids.push_back(static_cast<std::int64_t>(id));
-    addresses.push_back(address);
-  };
-  give(Id::q, a.q.data);
-  give(Id::k, a.k.data);
-  give(Id::v, a.v.data);
-  give(Id::y, a.y.data);
-  give(Id::log_sums, a.log_sums.data);
-  give(Id::scale, &scale);
-  give(Id::lowest, &lowest);
-  if (form.windowed) {
-    give(Id::window, &window);
-  }
-  if (backward) {
-    give(Id::dy, a.dy.data);
-    give(Id::dq, a.dq.data);
-    give(Id::dk, a.dk.data);
-    give(Id::dv, a.dv.data);
-    give(Id::means, a.means.data);
-    give(Id::one, &one);
-  }
+  const auto pack = std::make_shared<const DnnPack>(a, form, workspace);
   const DnnApi& api = dnn_api();
-  DnnDescriptor pack = nullptr;
-  check(api.descriptor_create(DnnKind::pack, &pack), "cudnnBackendCreateDescriptor");
-  const std::unique_ptr<DnnDescriptorData, DnnStatus (*)(DnnDescriptor)> owner(
-      pack, api.descriptor_destroy);
-  const auto count = static_cast<std::int64_t>(ids.size());
-  const void* const space = workspace;
-  check(api.set(pack, DnnAttribute::pack_ids, DnnValue::i64, count, ids.data()),
-        "cudnnBackendSetAttribute");
-  check(api.set(pack, DnnAttribute::pack_addresses, DnnValue::address, count, addresses.data()),
-        "cudnnBackendSetAttribute");
-  check(api.set(pack, DnnAttribute::pack_workspace, DnnValue::address, 1, &space),
-        "cudnnBackendSetAttribute");
-  check(api.finalize(pack), "cudnnBackendFinalize");
   check(api.set_stream(handle_, stream), "cudnnSetStream");
-  check(api.execute(handle_, plan->descriptor(), pack), "cudnnBackendExecute");
-  return true;
+  if (plan->is_loaded()) {
+    check(api.execute(handle_, plan->descriptor(), pack->descriptor()), "cudnnBackendExecute");
+    return true;
+  }
+  return watch_.call(
+      "cudnnBackendExecute", [&api, handle = handle_, plan, pack](const Watched& watched) {
+        check(api.first_execute(watched, handle, plan->descriptor(), pack->descriptor()),
+              "cudnnBackendExecute");
+        plan->set_loaded();
+        return true;
+      });
+}
+
+/// The plan of a form, which is made at its first use; null: there is none.
+std::shared_ptr<DnnPlan> Dnn::plan_for(const DnnForm& form) {
+  if (const auto* kept = plans_.find(form)) [[likely]] {
+    return *kept;
+  }
+  const auto destroy = [watch = watch_](DnnPlan* plan) {
+    watch.end("cudnnBackendDestroyDescriptor",
+              [held = std::shared_ptr<DnnPlan>(plan)](const Watched& watched) {
+                held->destroy(watched);
+              });
+  };
+  std::unique_ptr<DnnPlan> made = watch_.call("a plan of cuDNN (cudnnBackendFinalize)",
+                                              [form, handle = handle_](const Watched& watched) {
+                                                return DnnPlan::make(watched, form, handle);
+                                              });
+  std::shared_ptr<DnnPlan> plan;
+  if (made != nullptr) {
+    plan.reset(made.release(), destroy);
+  }
+  return plans_.insert(form, std::move(plan));
 }
 
 }  // namespace tessera::cuda

@@ -11,6 +11,7 @@
 
 #include "dnn_api.hpp"
 #include "kernels/arguments.hpp"
+#include "watched_call.hpp"
 
 namespace tessera::cuda {
 
@@ -35,31 +36,37 @@ struct DnnFormHash {  // strides mostly follow from the rest
   }
 };
 
-/// A plan, and the descriptors that it consists of; they are destroyed with it.
+/// A plan, and the descriptors that it consists of.
 class DnnPlan {
  public:
   /// For the handle's device, or for one that `device` describes (a text as the library writes it).
   /// Null: the library has no engine for the form that gives the same bits each time; `reason`,
   /// where given, gets its words.
-  static std::unique_ptr<DnnPlan> make(const DnnForm& form, DnnHandle handle,
-                                       const std::string& device = "",
+  static std::unique_ptr<DnnPlan> make(const Watched& watched, const DnnForm& form,
+                                       DnnHandle handle, const std::string& device = "",
                                        std::string* reason = nullptr);
   /// What the library knows of the handle's device, or of the one that `device` describes: a text
   /// for make(). Error: it does not take the description.
-  static std::string describe(DnnHandle handle, const std::string& device = "");
-  ~DnnPlan();
+  static std::string describe(const Watched& watched, DnnHandle handle,
+                              const std::string& device = "");
+  /// Destroys the descriptors, which nothing else does.
+  void destroy(const Watched& watched);
   DnnPlan(const DnnPlan&) = delete;
   DnnPlan& operator=(const DnnPlan&) = delete;
 
   DnnDescriptor descriptor() const { return plan_; }
   /// Bytes that a call needs besides the means of backward.
   std::size_t workspace() const { return workspace_; }
+  /// Whether it was executed before.
+  bool is_loaded() const { return loaded_; }
+  void set_loaded() { loaded_ = true; }
 
  private:
   friend class DnnBuilder;
   DnnPlan() = default;
   DnnDescriptor plan_ = nullptr;
   std::size_t workspace_ = 0;
+  bool loaded_ = false;
   std::vector<DnnDescriptor> all_;
 };
 
@@ -74,7 +81,7 @@ class Dnn {
 
   /// Gives the file that TESSERA_CUDA_DNN_DEVICE names the device's description. Errors: the
   /// library cannot be used; the file cannot be written.
-  explicit Dnn();
+  Dnn(const Watched& watched, CallWatch watch);
   /// Whether the library can be asked: 16 bits, heads of at most 256 dims (backward: 128), no caps
   /// of scores, no documents.
   static bool takes(const AttentionArguments& a, bool backward);
@@ -87,9 +94,12 @@ class Dnn {
                  std::byte* workspace, std::size_t bytes);
 
  private:
+  std::shared_ptr<DnnPlan> plan_for(const DnnForm& form);
+
   DnnHandle handle_ = nullptr;
+  CallWatch watch_;
   std::mutex mutex_;
-  RecentMap<DnnForm, std::unique_ptr<DnnPlan>, DnnFormHash> plans_{1 << 10};  // null: none
+  RecentMap<DnnForm, std::shared_ptr<DnnPlan>, DnnFormHash> plans_{1 << 10};  // null: none
 };
 
 }  // namespace tessera::cuda

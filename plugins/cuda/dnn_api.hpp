@@ -122,21 +122,28 @@ struct DnnDescriptorData;
 using DnnHandle = DnnHandleData*;
 using DnnDescriptor = DnnDescriptorData*;  // cudnnBackendDescriptor_t, which is void*
 
-/// The library's functions.
+/// The library's functions. Plans are made and destroyed under a watch, as they compile, load and
+/// unload kernels; packs of addresses are not.
 struct DnnApi {
-  std::size_t (*version)();
-  const char* (*status_string)(DnnStatus status);
-  void (*last_error)(char* text, std::size_t bytes);
-  DnnStatus (*create)(DnnHandle* handle);
-  DnnStatus (*set_stream)(DnnHandle handle, StreamHandle stream);
-  DnnStatus (*descriptor_create)(DnnKind kind, DnnDescriptor* descriptor);
-  DnnStatus (*descriptor_destroy)(DnnDescriptor descriptor);
-  DnnStatus (*finalize)(DnnDescriptor descriptor);
-  DnnStatus (*set)(DnnDescriptor descriptor, DnnAttribute attribute, DnnValue type,
-                   std::int64_t count, const void* values);
-  DnnStatus (*get)(DnnDescriptor descriptor, DnnAttribute attribute, DnnValue type,
-                   std::int64_t most, std::int64_t* count, void* values);
-  DnnStatus (*execute)(DnnHandle handle, DnnDescriptor plan, DnnDescriptor pack);
+  Immediate<std::size_t()> version;
+  Immediate<const char*(DnnStatus status)> status_string;
+  Immediate<void(char* text, std::size_t bytes)> last_error;
+  Blocking<DnnStatus(DnnHandle* handle)> create;
+  Immediate<DnnStatus(DnnHandle handle, StreamHandle stream)> set_stream;
+  Immediate<DnnStatus(DnnKind kind, DnnDescriptor* descriptor)> descriptor_create;
+  Blocking<DnnStatus(DnnDescriptor descriptor)> descriptor_destroy;
+  Immediate<DnnStatus(DnnDescriptor descriptor)> pack_destroy;
+  Blocking<DnnStatus(DnnDescriptor descriptor)> finalize;
+  Immediate<DnnStatus(DnnDescriptor descriptor)> pack_finalize;
+  Immediate<DnnStatus(DnnDescriptor descriptor, DnnAttribute attribute, DnnValue type,
+                      std::int64_t count, const void* values)>
+      set;
+  Blocking<DnnStatus(DnnDescriptor descriptor, DnnAttribute attribute, DnnValue type,
+                     std::int64_t most, std::int64_t* count, void* values)>
+      get;
+  Queueing<DnnStatus(DnnHandle handle, DnnDescriptor plan, DnnDescriptor pack)> execute;
+  Blocking<DnnStatus(DnnHandle handle, DnnDescriptor plan, DnnDescriptor pack)>
+      first_execute;  // of a plan, whose kernel it loads
 };
 
 /// Calls use(the place of a function's pointer, its name in the library) for each function.
@@ -149,10 +156,13 @@ void each_function(DnnApi& api, Use use) {
   use(api.set_stream, "cudnnSetStream");
   use(api.descriptor_create, "cudnnBackendCreateDescriptor");
   use(api.descriptor_destroy, "cudnnBackendDestroyDescriptor");
+  use(api.pack_destroy, "cudnnBackendDestroyDescriptor");
   use(api.finalize, "cudnnBackendFinalize");
+  use(api.pack_finalize, "cudnnBackendFinalize");
   use(api.set, "cudnnBackendSetAttribute");
   use(api.get, "cudnnBackendGetAttribute");
   use(api.execute, "cudnnBackendExecute");
+  use(api.first_execute, "cudnnBackendExecute");
 }
 
 }  // namespace tessera::cuda

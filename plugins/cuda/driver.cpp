@@ -20,7 +20,6 @@ import tessera.device;
 
 #include "driver.hpp"
 #include "problem.hpp"
-#include "watched_call.hpp"
 
 namespace tessera::cuda {
 
@@ -95,8 +94,9 @@ void refuse_image(Result loaded, const std::string& thing, const std::string& ca
 }  // namespace
 
 CudaDriver::CudaDriver(int index)
-    : device_{device_type("cuda").value(), static_cast<std::int8_t>(index)} {
-  const DriverApi& api = driver_api();
+    : device_{device_type("cuda").value(), static_cast<std::int8_t>(index)},
+      watch_(fmt::format("device 'cuda:{}'", index)) {
+  const DriverApi& api = driver_api(watch_);
   DeviceNumber device = 0;
   check(api.device_get(&device, index), "cuDeviceGet");
   std::array<char, name_length> name{};
@@ -104,7 +104,17 @@ CudaDriver::CudaDriver(int index)
   properties_.description = name.data();
   properties_.tolerance = tolerance;
   check(api.device_total_mem(&properties_.memory, device), "cuDeviceTotalMem");
-  check(api.device_primary_ctx_retain(&context_, device), "cuDevicePrimaryCtxRetain");
+  const auto [retained, context] =
+      watch_.call("cuDevicePrimaryCtxRetain", [&api, device](const Watched& watched) {
+        Context made = nullptr;
+        const Result result = api.device_primary_ctx_retain(watched, &made, device);
+        return std::pair(result, made);
+      });
+  check(retained, "cuDevicePrimaryCtxRetain");
+  context_ = context;
+  // Where that fails, the call itself does, and says so.
+  watch_ = CallWatch(fmt::format("device 'cuda:{}'", index),
+                     [entered = context] { driver_api().ctx_set_current(entered); });
   enter();
   int major = 0;
   int minor = 0;
@@ -112,19 +122,16 @@ CudaDriver::CudaDriver(int index)
   check(api.device_get_attribute(&minor, compute_capability_minor, device), "cuDeviceGetAttribute");
   capability_ = fmt::format("{}{}", major, minor);
   for (const void* image : kernel_images()) {
-    Module module = nullptr;
-    const Result loaded = api.module_load_data(&module, image);
+    const auto [loaded, module] = load_module(image);
     refuse_image(loaded, fmt::format("device 'cuda:{}'", index), capability_,
                  properties_.description);
     check(loaded, "cuModuleLoadData");
     modules_.push_back(module);
   }
   usual_ = open_stream(false);
-  void* pinned = nullptr;
-  check(api.mem_host_alloc(&pinned, sizeof(Problem), host_alloc_portable | host_alloc_device_map),
-        "cuMemHostAlloc");
+  void* const pinned = allocate_pinned(sizeof(Problem));
+  check(pinned == nullptr ? Result::out_of_memory : Result::success, "cuMemHostAlloc");
   problem_ = new (pinned) Problem{};
-  opened_ = true;
 }
 
 CudaDriver::~CudaDriver() = default;
@@ -135,9 +142,13 @@ const DriverApi& CudaDriver::enter() const {
   return api;
 }
 
-/// Nothing is queued on a device that is being opened.
-Result CudaDriver::unblocked(std::function<Result()> call) const {
-  return opened_ ? watched_call(device_, context_, std::move(call)) : call();
+/// `image` must stay as long as the process.
+std::pair<Result, Module> CudaDriver::load_module(const void* image) const {
+  return watch_.call("cuModuleLoadData", [&api = driver_api(), image](const Watched& watched) {
+    Module made = nullptr;
+    const Result result = api.module_load_data(watched, &made, image);
+    return std::pair(result, made);
+  });
 }
 
 DeviceProperties CudaDriver::properties() const { return properties_; }
@@ -145,42 +156,43 @@ DeviceProperties CudaDriver::properties() const { return properties_; }
 // ---- memory ----
 
 void* CudaDriver::allocate(std::size_t bytes) {
-  const DriverApi& api = enter();
-  const auto data = std::make_shared<DevicePointer>(0);
-  const Result result = unblocked([&api, data, bytes] { return api.mem_alloc(data.get(), bytes); });
+  const auto [result, data] =
+      watch_.call("cuMemAlloc", [&api = driver_api(), bytes](const Watched& watched) {
+        DevicePointer made = 0;
+        const Result taken = api.mem_alloc(watched, &made, bytes);
+        return std::pair(taken, made);
+      });
   if (result == Result::out_of_memory) {
     return nullptr;
   }
   check(result, "cuMemAlloc");
-  return reinterpret_cast<void*>(*data);
+  return reinterpret_cast<void*>(data);
 }
 
 void CudaDriver::free(void* data, std::size_t) noexcept {
   // After an error of the device everything fails; the error itself is raised where work waits.
-  try {
-    unblocked([data] { return driver_api().mem_free(address(data)); });
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run has failed
-  }
+  watch_.end("cuMemFree",
+             [data](const Watched& watched) { driver_api().mem_free(watched, address(data)); });
 }
 
 void* CudaDriver::allocate_pinned(std::size_t bytes) {
-  const DriverApi& api = enter();
-  const auto data = std::make_shared<void*>(nullptr);
-  const Result result = unblocked([&api, data, bytes] {
-    return api.mem_host_alloc(data.get(), bytes, host_alloc_portable | host_alloc_device_map);
-  });
+  const auto [result, data] =
+      watch_.call("cuMemHostAlloc", [&api = driver_api(), bytes](const Watched& watched) {
+        void* made = nullptr;
+        const Result taken =
+            api.mem_host_alloc(watched, &made, bytes, host_alloc_portable | host_alloc_device_map);
+        return std::pair(taken, made);
+      });
   if (result == Result::out_of_memory) {
     return nullptr;
   }
   check(result, "cuMemHostAlloc");
-  return *data;
+  return data;
 }
 
 void CudaDriver::free_pinned(void* data, std::size_t) noexcept {
-  try {
-    unblocked([data] { return driver_api().mem_free_host(data); });
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run has failed
-  }
+  watch_.end("cuMemFreeHost",
+             [data](const Watched& watched) { driver_api().mem_free_host(watched, data); });
 }
 
 // ---- queues ----
@@ -192,9 +204,11 @@ std::shared_ptr<CudaDriver::Stream> CudaDriver::open_stream(bool urgent) {
   check(api.ctx_get_stream_priority_range(&least, &greatest), "cuCtxGetStreamPriorityRange");
   const int priority = urgent ? greatest : least;
   auto stream = std::make_shared<Stream>();
-  check(unblocked([&api, stream, priority] {
-          return api.stream_create(&stream->handle, stream_non_blocking, priority);
-        }),
+  check(watch_.call("cuStreamCreateWithPriority",
+                    [&api, stream, priority](const Watched& watched) {
+                      return api.stream_create(watched, &stream->handle, stream_non_blocking,
+                                               priority);
+                    }),
         "cuStreamCreateWithPriority");
   return stream;
 }
@@ -220,26 +234,40 @@ void CudaDriver::free_queue(Queue queue) noexcept {
 /// Frees queues that their users have freed and whose work is done.
 void CudaDriver::free_retired() {
   const DriverApi& api = enter();
-  const std::lock_guard lock(mutex_);
-  std::erase_if(retired_, [&](const std::shared_ptr<Stream>& stream) {
-    if (api.stream_query(stream->handle) != Result::success) {
-      return false;
-    }
-    if (stream->functions != nullptr) {
-      counters_.push_back(stream->functions->counter());
-      stream->functions.reset();
-    }
-    api.stream_destroy(stream->handle);
-    return true;
-  });
-  std::erase_if(retired_graphs_, [&](const std::unique_ptr<Recorded>& graph) {
-    if (api.event_query(graph->launched) != Result::success) {
-      return false;
-    }
-    api.graph_exec_destroy(graph->exec);
-    api.event_destroy(graph->launched);
-    return true;
-  });
+  std::vector<StreamHandle> streams;
+  std::vector<GraphExec> graphs;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(retired_, [&](const std::shared_ptr<Stream>& stream) {
+      if (api.stream_query(stream->handle) != Result::success) {
+        return false;
+      }
+      if (stream->functions != nullptr) {
+        counters_.push_back(stream->functions->counter());
+        stream->functions.reset();
+      }
+      streams.push_back(stream->handle);
+      return true;
+    });
+    std::erase_if(retired_graphs_, [&](const std::unique_ptr<Recorded>& graph) {
+      if (api.event_query(graph->launched) != Result::success) {
+        return false;
+      }
+      graphs.push_back(graph->exec);
+      api.event_destroy(graph->launched);
+      return true;
+    });
+  }
+  for (const StreamHandle stream : streams) {
+    watch_.call("cuStreamDestroy", [&api, stream](const Watched& watched) {
+      return api.stream_destroy(watched, stream);
+    });
+  }
+  for (const GraphExec graph : graphs) {
+    watch_.call("cuGraphExecDestroy", [&api, graph](const Watched& watched) {
+      return api.graph_exec_destroy(watched, graph);
+    });
+  }
 }
 
 /// Called before something is queued. Waits until the work is done that was queued long before: a
@@ -305,9 +333,6 @@ void CudaDriver::wait_for(EventHandle event, const WaitCheck& still_runs) {
 }
 
 void CudaDriver::synchronize(Queue queue, const WaitCheck& still_runs) {
-  if (wait_for_watched_call(still_runs)) {
-    return;
-  }
   Stream& stream = of(queue);
   const std::unique_ptr<Event, void (*)(Event*)> end(static_cast<Event*>(make_mark()),
                                                      [](Event* event) {
@@ -384,7 +409,11 @@ void CudaDriver::copy(Queue queue, void* to, const void* from, std::size_t bytes
     case CopyKind::to_device:
       // The driver may read it when the stream gets there.
       check(api.memcpy_htod_async(address(to), from, bytes, stream), "cuMemcpyHtoDAsync");
-      check(api.stream_synchronize(stream), "cuStreamSynchronize");
+      check(watch_.call("cuStreamSynchronize",
+                        [&api, stream](const Watched& watched) {
+                          return api.stream_synchronize(watched, stream);
+                        }),
+            "cuStreamSynchronize");
       break;
     case CopyKind::to_host:
       check(api.memcpy_dtoh_async(to, address(from), bytes, stream), "cuMemcpyDtoHAsync");
@@ -467,10 +496,13 @@ DeviceDriver::Graph CudaDriver::end_graph(Queue queue) {
   GraphHandle graph = nullptr;
   check(api.stream_end_capture(of(queue).handle, &graph), "cuStreamEndCapture");
   auto recorded = std::make_unique<Recorded>();
-  const auto exec = std::make_shared<GraphExec>(nullptr);
-  const Result made =
-      unblocked([&api, exec, graph] { return api.graph_instantiate(exec.get(), graph, 0); });
-  recorded->exec = *exec;
+  const auto [made, exec] =
+      watch_.call("cuGraphInstantiate", [&api, graph](const Watched& watched) {
+        GraphExec instance = nullptr;
+        const Result result = api.graph_instantiate(watched, &instance, graph, 0);
+        return std::pair(result, instance);
+      });
+  recorded->exec = exec;
   api.graph_destroy(graph);
   check(made, "cuGraphInstantiate");
   check(api.event_create(&recorded->launched, event_disable_timing), "cuEventCreate");
@@ -490,48 +522,79 @@ void CudaDriver::free_graph(Graph graph) noexcept {
   retired_graphs_.emplace_back(static_cast<Recorded*>(graph));
 }
 
-Function CudaDriver::function(const std::string& name, unsigned memory) {
-  const std::lock_guard lock(mutex_);
-  auto found = functions_.find(name);
-  for (std::size_t i = 0; found == functions_.end() && i < modules_.size(); ++i) {
-    Function function = nullptr;
-    const Result result = driver_api().module_get_function(&function, modules_[i], name.c_str());
-    if (result == Result::success) {
-      found = functions_.emplace(name, LoadedKernel{.function = function}).first;
-    } else if (result != Result::not_found) {
-      check(result, "cuModuleGetFunction");
-    }
+/// A kernel of a module; null: it has none of this name.
+Function CudaDriver::find_kernel(Module module, const std::string& name) const {
+  const auto [result, function] =
+      watch_.call("cuModuleGetFunction", [module, name](const Watched& watched) {
+        Function found = nullptr;
+        const Result asked =
+            driver_api().module_get_function(watched, &found, module, name.c_str());
+        return std::pair(asked, found);
+      });
+  if (result != Result::not_found) {
+    check(result, "cuModuleGetFunction");
   }
-  if (found == functions_.end()) {
+  return result == Result::success ? function : nullptr;
+}
+
+Function CudaDriver::function(const std::string& name, unsigned memory) {
+  std::vector<Module> modules;
+  LoadedKernel kernel;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = functions_.find(name);
+    if (found != functions_.end() && memory <= found->second.memory) [[likely]] {
+      return found->second.function;
+    }
+    if (found != functions_.end()) {
+      kernel = found->second;
+    }
+    modules = modules_;
+  }
+  // Nothing is held while these calls wait; another thread may make them too.
+  for (std::size_t i = 0; kernel.function == nullptr && i < modules.size(); ++i) {
+    kernel.function = find_kernel(modules[i], name);
+  }
+  if (kernel.function == nullptr) {
     fail({.thing = "cuda",
           .wrong = fmt::format("there is no kernel '{}'", name),
           .advice = "add it to plugins/cuda/kernels"});
   }
-  LoadedKernel& kernel = found->second;
   if (memory > kernel.memory) {
-    check(driver_api().func_set_attribute(kernel.function, most_launched_memory,
-                                          static_cast<int>(memory)),
+    check(watch_.call("cuFuncSetAttribute",
+                      [of = kernel.function, memory](const Watched& watched) {
+                        return driver_api().func_set_attribute(watched, of, most_launched_memory,
+                                                               static_cast<int>(memory));
+                      }),
           "cuFuncSetAttribute");
     kernel.memory = memory;
+  }
+  const std::lock_guard lock(mutex_);
+  LoadedKernel& kept = functions_[name];
+  if (kept.function == nullptr || kept.memory < kernel.memory) {
+    kept = kernel;
   }
   return kernel.function;
 }
 
 std::string CudaDriver::load_source(const std::string& source) {
-  const DriverApi& api = enter();
-  const std::lock_guard lock(mutex_);
+  enter();
+  const std::lock_guard loading(loading_);
   if (sources_.contains(source)) {
     return "";
   }
   CompiledSource compiled = compile_source(source, capability_);
   if (compiled.missing.empty()) {
-    const auto module = std::make_shared<Module>(nullptr);
-    const auto code = std::make_shared<decltype(compiled.code)>(std::move(compiled.code));
-    check(unblocked(
-              [&api, module, code] { return api.module_load_data(module.get(), code->data()); }),
-          "cuModuleLoadData");
-    modules_.push_back(*module);
+    const auto [loaded, module] =
+        watch_.call("cuModuleLoadData", [code = std::move(compiled.code)](const Watched& watched) {
+          Module made = nullptr;
+          const Result result = driver_api().module_load_data(watched, &made, code.data());
+          return std::pair(result, made);
+        });
+    check(loaded, "cuModuleLoadData");
     sources_.insert(source);
+    const std::lock_guard lock(mutex_);
+    modules_.push_back(module);
   }
   return std::move(compiled.missing);
 }
@@ -560,40 +623,26 @@ void CudaDriver::launch_with_memory(Queue queue, const std::string& name, unsign
         "cuLaunchKernel");
 }
 
-/// A library is opened as a call that may block: it loads kernels and takes memory.
-template <class Library, class Open>
-std::unique_ptr<Library> CudaDriver::opened_unblocked(const Open& open) const {
-  const auto opened = std::make_shared<std::unique_ptr<Library>>();
-  const auto error = std::make_shared<std::exception_ptr>();
-  check(unblocked([opened, error, open] {
-          try {
-            *opened = open();
-          } catch (...) {
-            *error = std::current_exception();
-          }
-          return Result::success;
-        }),
-        "opening a library");
-  if (*error != nullptr) {
-    std::rethrow_exception(*error);
-  }
-  return std::move(*opened);
-}
-
 Dnn* CudaDriver::dnn() {
   if (!Dnn::is_wanted()) {
     return nullptr;
   }
   enter();
-  std::call_once(dnn_opened_,
-                 [&] { dnn_ = opened_unblocked<Dnn>([] { return std::make_unique<Dnn>(); }); });
+  std::call_once(dnn_opened_, [&] {
+    dnn_ = watch_.call("cudnnCreate", [watch = watch_](const Watched& watched) {
+      return std::make_unique<Dnn>(watched, watch);
+    });
+  });
   return dnn_.get();
 }
 
 Blas* CudaDriver::blas() {
   enter();
-  std::call_once(blas_opened_,
-                 [&] { blas_ = opened_unblocked<Blas>([] { return Blas::open(); }); });
+  std::call_once(blas_opened_, [&] {
+    blas_ = watch_.call("cublasLtCreate", [watch = watch_](const Watched& watched) {
+      return Blas::open(watched, watch);
+    });
+  });
   return blas_.get();
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "blas.hpp"
@@ -57,7 +58,7 @@ class CudaDriver final : public DeviceDriver, public Interop {
   StreamHandle handle_of(Queue queue) const override;
   void launch_kernel(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
                      const void* structure, std::size_t bytes) override;
-  Result unblocked(std::function<Result()> call) const override;
+  const CallWatch& watch() const override { return watch_; }
   /// With so many bytes of launched_memory() (kernels/mma.hpp): at most 99 KiB, which each GPU has.
   void launch_with_memory(Queue queue, const std::string& name, unsigned blocks, unsigned threads,
                           unsigned memory, const void* structure, std::size_t bytes);
@@ -93,11 +94,12 @@ class CudaDriver final : public DeviceDriver, public Interop {
   void free_retired();
   /// A kernel that may be launched with so many bytes of shared memory.
   Function function(const std::string& name, unsigned memory);
+  Function find_kernel(Module module, const std::string& name) const;
+  std::pair<Result, Module> load_module(const void* image) const;
   HostFunctions::Counter* take_counter();
-  template <class Library, class Open>
-  std::unique_ptr<Library> opened_unblocked(const Open& open) const;
 
   Device device_;
+  CallWatch watch_;
   Context context_ = nullptr;
   Problem* problem_ = nullptr;  // pinned
   DeviceProperties properties_;
@@ -106,9 +108,9 @@ class CudaDriver final : public DeviceDriver, public Interop {
   std::vector<std::shared_ptr<Stream>> retired_;  // freed by their users, with work left
   std::vector<std::unique_ptr<Recorded>> retired_graphs_;
   std::vector<HostFunctions::Counter*> counters_;  // of those that have ended; pinned
-  bool opened_ = false;
   std::vector<Module> modules_;
   std::string capability_;         // "90"
+  std::mutex loading_;             // of sources
   std::set<std::string> sources_;  // that are loaded
   struct LoadedKernel {
     Function function = nullptr;

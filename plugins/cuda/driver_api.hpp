@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "library_function.hpp"
+
 namespace tessera::cuda {
 
 enum class Result : int {
@@ -71,66 +73,67 @@ inline constexpr int capture_thread_local = 1;
 inline void* const launch_buffer_pointer = reinterpret_cast<void*>(1);
 inline void* const launch_buffer_size = reinterpret_cast<void*>(2);
 
-/// The driver's functions, without "cu".
+/// The driver's functions, without "cu". Those that may free or take memory, load code or wait for
+/// work are Blocking.
 struct DriverApi {
-  Result (*init)(unsigned flags);
-  Result (*driver_get_version)(int* version);
-  Result (*get_error_name)(Result error, const char** text);
-  Result (*get_error_string)(Result error, const char** text);
+  Blocking<Result(unsigned flags)> init;
+  Immediate<Result(int* version)> driver_get_version;
+  Immediate<Result(Result error, const char** text)> get_error_name;
+  Immediate<Result(Result error, const char** text)> get_error_string;
 
-  Result (*device_get_count)(int* count);
-  Result (*device_get)(DeviceNumber* device, int ordinal);
-  Result (*device_get_name)(char* name, int length, DeviceNumber device);
-  Result (*device_total_mem)(std::size_t* bytes, DeviceNumber device);
-  Result (*device_get_attribute)(int* value, int attribute, DeviceNumber device);
-  Result (*device_primary_ctx_retain)(Context* context, DeviceNumber device);
-  Result (*ctx_set_current)(Context context);
+  Immediate<Result(int* count)> device_get_count;
+  Immediate<Result(DeviceNumber* device, int ordinal)> device_get;
+  Immediate<Result(char* name, int length, DeviceNumber device)> device_get_name;
+  Immediate<Result(std::size_t* bytes, DeviceNumber device)> device_total_mem;
+  Immediate<Result(int* value, int attribute, DeviceNumber device)> device_get_attribute;
+  Blocking<Result(Context* context, DeviceNumber device)> device_primary_ctx_retain;
+  Immediate<Result(Context context)> ctx_set_current;
 
-  Result (*mem_alloc)(DevicePointer* data, std::size_t bytes);
-  Result (*mem_free)(DevicePointer data);
-  Result (*mem_host_alloc)(void** data, std::size_t bytes, unsigned flags);
-  Result (*mem_free_host)(void* data);
-  Result (*memcpy_async)(DevicePointer to, DevicePointer from, std::size_t bytes,
-                         StreamHandle stream);
-  Result (*memcpy_htod_async)(DevicePointer to, const void* from, std::size_t bytes,
-                              StreamHandle stream);
-  Result (*memcpy_dtoh_async)(void* to, DevicePointer from, std::size_t bytes, StreamHandle stream);
-  Result (*memset_d8_async)(DevicePointer to, unsigned char value, std::size_t count,
-                            StreamHandle stream);
-  Result (*memset_d16_async)(DevicePointer to, unsigned short value, std::size_t count,
-                             StreamHandle stream);
-  Result (*memset_d32_async)(DevicePointer to, unsigned value, std::size_t count,
-                             StreamHandle stream);
+  Blocking<Result(DevicePointer* data, std::size_t bytes)> mem_alloc;
+  Blocking<Result(DevicePointer data)> mem_free;
+  Blocking<Result(void** data, std::size_t bytes, unsigned flags)> mem_host_alloc;
+  Blocking<Result(void* data)> mem_free_host;
+  Queueing<Result(DevicePointer to, DevicePointer from, std::size_t bytes, StreamHandle stream)>
+      memcpy_async;
+  Queueing<Result(DevicePointer to, const void* from, std::size_t bytes, StreamHandle stream)>
+      memcpy_htod_async;
+  Queueing<Result(void* to, DevicePointer from, std::size_t bytes, StreamHandle stream)>
+      memcpy_dtoh_async;
+  Queueing<Result(DevicePointer to, unsigned char value, std::size_t count, StreamHandle stream)>
+      memset_d8_async;
+  Queueing<Result(DevicePointer to, unsigned short value, std::size_t count, StreamHandle stream)>
+      memset_d16_async;
+  Queueing<Result(DevicePointer to, unsigned value, std::size_t count, StreamHandle stream)>
+      memset_d32_async;
 
-  Result (*ctx_get_stream_priority_range)(int* least, int* greatest);
-  Result (*stream_create)(StreamHandle* stream, unsigned flags, int priority);
-  Result (*stream_destroy)(StreamHandle stream);
-  Result (*stream_query)(StreamHandle stream);
-  Result (*stream_synchronize)(StreamHandle stream);
-  Result (*stream_wait_event)(StreamHandle stream, EventHandle event, unsigned flags);
-  Result (*stream_wait_value)(StreamHandle stream, DevicePointer at, std::uint32_t value,
-                              unsigned flags);
-  Result (*event_create)(EventHandle* event, unsigned flags);
-  Result (*event_destroy)(EventHandle event);
-  Result (*event_record)(EventHandle event, StreamHandle stream);
-  Result (*event_query)(EventHandle event);
-  Result (*event_synchronize)(EventHandle event);
+  Immediate<Result(int* least, int* greatest)> ctx_get_stream_priority_range;
+  Blocking<Result(StreamHandle* stream, unsigned flags, int priority)> stream_create;
+  Blocking<Result(StreamHandle stream)> stream_destroy;
+  Immediate<Result(StreamHandle stream)> stream_query;
+  Blocking<Result(StreamHandle stream)> stream_synchronize;
+  Queueing<Result(StreamHandle stream, EventHandle event, unsigned flags)> stream_wait_event;
+  Queueing<Result(StreamHandle stream, DevicePointer at, std::uint32_t value, unsigned flags)>
+      stream_wait_value;
+  Immediate<Result(EventHandle* event, unsigned flags)> event_create;
+  Immediate<Result(EventHandle event)> event_destroy;
+  Queueing<Result(EventHandle event, StreamHandle stream)> event_record;
+  Immediate<Result(EventHandle event)> event_query;
 
-  Result (*module_load_data)(Module* module, const void* image);
-  Result (*module_get_function)(Function* function, Module module, const char* name);
-  Result (*func_set_attribute)(Function function, int attribute, int value);
-  Result (*launch_kernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                          unsigned block_x, unsigned block_y, unsigned block_z,
-                          unsigned shared_bytes, StreamHandle stream, void** parameters,
-                          void** extra);
-  Result (*launch_host_func)(StreamHandle stream, HostFunction function, void* data);
+  Blocking<Result(Module* module, const void* image)> module_load_data;
+  Blocking<Result(Function* function, Module module, const char* name)> module_get_function;
+  Blocking<Result(Function function, int attribute, int value)> func_set_attribute;
+  Queueing<Result(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                  StreamHandle stream, void** parameters, void** extra)>
+      launch_kernel;
+  Queueing<Result(StreamHandle stream, HostFunction function, void* data)> launch_host_func;
 
-  Result (*stream_begin_capture)(StreamHandle stream, int mode);
-  Result (*stream_end_capture)(StreamHandle stream, GraphHandle* graph);
-  Result (*graph_instantiate)(GraphExec* exec, GraphHandle graph, unsigned long long flags);
-  Result (*graph_destroy)(GraphHandle graph);
-  Result (*graph_launch)(GraphExec exec, StreamHandle stream);
-  Result (*graph_exec_destroy)(GraphExec exec);
+  Immediate<Result(StreamHandle stream, int mode)> stream_begin_capture;
+  Immediate<Result(StreamHandle stream, GraphHandle* graph)> stream_end_capture;
+  Blocking<Result(GraphExec* exec, GraphHandle graph, unsigned long long flags)> graph_instantiate;
+  Immediate<Result(GraphHandle graph)> graph_destroy;
+  Queueing<Result(GraphExec exec, StreamHandle stream)> graph_launch;
+  Blocking<Result(GraphExec exec)> graph_exec_destroy;
 };
 
 /// Calls use(the place of a function's pointer, its name in the library) for each function.
@@ -168,7 +171,6 @@ void each_function(DriverApi& api, Use use) {
   use(api.event_destroy, "cuEventDestroy_v2");
   use(api.event_record, "cuEventRecord");
   use(api.event_query, "cuEventQuery");
-  use(api.event_synchronize, "cuEventSynchronize");
   use(api.module_load_data, "cuModuleLoadData");
   use(api.module_get_function, "cuModuleGetFunction");
   use(api.func_set_attribute, "cuFuncSetAttribute");

@@ -6,14 +6,15 @@
 #include <optional>
 #include <string>
 
+#include "library_function.hpp"
+
 namespace tessera::cuda {
 
-/// Sets a pointer to the library's function of this name, whose type must be the pointer's; null
-/// and false: it has none.
-template <class Function>
-bool find_function(void* library, const char* name, Function*& function) {
-  function = reinterpret_cast<Function*>(dlsym(library, name));
-  return function != nullptr;
+/// Sets a function to the library's one of this name; false: it has none.
+template <Waits waits, class Signature>
+bool find_function(void* library, const char* name, LibraryFunction<waits, Signature>& function) {
+  function.set(dlsym(library, name));
+  return static_cast<bool>(function);
 }
 
 /// What open_functions() has found.

@@ -16,6 +16,7 @@ import tessera.base;
 import tessera.device;
 
 #include "gpus.hpp"
+#include "watched_call.hpp"
 
 namespace tessera::cuda {
 namespace {
@@ -31,12 +32,12 @@ struct NvmlMemory {
 
 /// The library's functions, which return 0 where they succeed.
 struct NvmlApi {
-  int (*init)();
-  int (*shutdown)();
-  int (*count)(unsigned* count);
-  int (*by_index)(unsigned index, NvmlDevice* device);
-  int (*by_name)(const char* name, NvmlDevice* device);
-  int (*memory)(NvmlDevice device, NvmlMemory* memory);
+  Blocking<int()> init;
+  Blocking<int()> shutdown;
+  Blocking<int(unsigned* count)> count;
+  Blocking<int(unsigned index, NvmlDevice* device)> by_index;
+  Blocking<int(const char* name, NvmlDevice* device)> by_name;
+  Blocking<int(NvmlDevice device, NvmlMemory* memory)> memory;
 };
 
 /// Calls use(the place of a function's pointer, its name in the library) for each function.
@@ -57,14 +58,15 @@ constexpr std::size_t reserved_bytes = std::size_t{1} << 30;
 /// NVML's library, initialised as long as this lives.
 class Nvml {
  public:
-  Nvml() : api_(open_functions<NvmlApi>({"libnvidia-ml.so.1"}).api) {
-    if (api_ && api_->init() != 0) {
+  explicit Nvml(const Watched& watched)
+      : watched_(watched), api_(open_functions<NvmlApi>({"libnvidia-ml.so.1"}).api) {
+    if (api_ && api_->init(watched_) != 0) {
       api_.reset();
     }
   }
   ~Nvml() {
     if (api_) {
-      api_->shutdown();
+      api_->shutdown(watched_);
     }
   }
   Nvml(const Nvml&) = delete;
@@ -72,7 +74,8 @@ class Nvml {
 
   std::optional<int> count() const {
     unsigned found = 0;
-    return api_ && api_->count(&found) == 0 ? std::optional(static_cast<int>(found)) : std::nullopt;
+    return api_ && api_->count(watched_, &found) == 0 ? std::optional(static_cast<int>(found))
+                                                      : std::nullopt;
   }
   /// What tensors of a new process can have. `device`: a number, or a name as CUDA_VISIBLE_DEVICES
   /// has it.
@@ -81,9 +84,10 @@ class Nvml {
     NvmlMemory found;
     const bool by_name = device.find('-') != std::string::npos;
     if (!api_ ||
-        (by_name ? api_->by_name(device.c_str(), &handle)
-                 : api_->by_index(static_cast<unsigned>(std::stoul(device)), &handle)) != 0 ||
-        api_->memory(handle, &found) != 0) {
+        (by_name
+             ? api_->by_name(watched_, device.c_str(), &handle)
+             : api_->by_index(watched_, static_cast<unsigned>(std::stoul(device)), &handle)) != 0 ||
+        api_->memory(watched_, handle, &found) != 0) {
       return std::nullopt;
     }
     const std::size_t free = found.free;
@@ -91,6 +95,7 @@ class Nvml {
   }
 
  private:
+  const Watched& watched_;
   std::optional<NvmlApi> api_;  // none: the library cannot be used
 };
 
@@ -129,15 +134,24 @@ std::vector<std::string> visible_devices(const Nvml& nvml) {
   return visible;
 }
 
+/// Devices are counted where there are no ranks yet.
+CallWatch nvml_watch() { return CallWatch::without_ranks("device 'cuda'"); }
+
 }  // namespace
 
-int count_devices() { return static_cast<int>(visible_devices(Nvml()).size()); }
+int count_devices() {
+  return nvml_watch().call("NVML", [](const Watched& watched) {
+    return static_cast<int>(visible_devices(Nvml(watched)).size());
+  });
+}
 
 std::optional<DeviceCapacity> memory_of_device(int index) {
-  const Nvml nvml;
-  const std::vector<std::string> visible = visible_devices(nvml);
-  const auto place = static_cast<std::size_t>(index);
-  return place < visible.size() ? nvml.memory(visible[place]) : std::nullopt;
+  return nvml_watch().call("NVML", [index](const Watched& watched) {
+    const Nvml nvml(watched);
+    const std::vector<std::string> visible = visible_devices(nvml);
+    const auto place = static_cast<std::size_t>(index);
+    return place < visible.size() ? nvml.memory(visible[place]) : std::nullopt;
+  });
 }
 
 }  // namespace tessera::cuda

@@ -2,10 +2,10 @@
 // tessera.base and tessera.device.
 #pragma once
 #include <cstddef>
-#include <functional>
 #include <string>
 
 #include "driver_api.hpp"
+#include "watched_call.hpp"
 
 namespace tessera::cuda {
 
@@ -23,9 +23,8 @@ class Interop {
   /// Queues a kernel of the plugin's. `structure`: its one parameter. Errors: no such kernel.
   virtual void launch_kernel(DeviceDriver::Queue queue, const std::string& name, unsigned blocks,
                              unsigned threads, const void* structure, std::size_t bytes) = 0;
-  /// Makes a call that may block until the device is idle, as one that takes or frees memory, while
-  /// the calling thread looks at the other ranks (watched_call.hpp). The call holds what it uses.
-  virtual Result unblocked(std::function<Result()> call) const = 0;
+  /// For calls that may block, with the device's context.
+  virtual const CallWatch& watch() const = 0;
 };
 
 }  // namespace tessera::cuda

@@ -66,10 +66,11 @@ void set_driver_defaults() {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", keep);
 }
 
-const DriverApi& driver_api() {
-  static const DriverApi api = [] {
+const DriverApi& driver_api(const CallWatch& watch) {
+  static const DriverApi api = [&] {
     const DriverApi opened = open_library();
-    const Result initialised = opened.init(0);
+    const Result initialised = watch.call(
+        "cuInit", [init = opened.init](const Watched& watched) { return init(watched, 0); });
     if (initialised == Result::no_device) {
       refuse("there is no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES");
     }
@@ -88,6 +89,11 @@ const DriverApi& driver_api() {
     }
     return opened;
   }();
+  return api;
+}
+
+const DriverApi& driver_api() {
+  static const DriverApi& api = driver_api(CallWatch("device 'cuda'"));
   return api;
 }
 

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "driver_api.hpp"
+#include "watched_call.hpp"
 
 namespace tessera::cuda {
 
@@ -12,7 +13,10 @@ namespace tessera::cuda {
 /// loaded, before there are ranks.
 void set_driver_defaults();
 
-/// The library's functions, after cuInit. Errors: no library, one that is too old, no device.
+/// The library's functions, after cuInit, under the watch of whoever opens a device first. Errors:
+/// no library, one that is too old, no device.
+const DriverApi& driver_api(const CallWatch& watch);
+/// The same, once a device is open.
 const DriverApi& driver_api();
 
 /// Raises an error unless the result is success: "cuda: cuMemAlloc fails: CUDA_ERROR_...: text". It

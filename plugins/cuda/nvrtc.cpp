@@ -47,8 +47,8 @@ void check(const NvrtcApi& api, NvrtcResult result, const char* call) {
 }
 
 std::string text_of(const NvrtcApi& api, NvrtcProgram program,
-                    NvrtcResult (*size)(NvrtcProgram, std::size_t*),
-                    NvrtcResult (*get)(NvrtcProgram, char*), const char* call) {
+                    Immediate<NvrtcResult(NvrtcProgram, std::size_t*)> size,
+                    Immediate<NvrtcResult(NvrtcProgram, char*)> get, const char* call) {
   std::size_t bytes = 0;
   check(api, size(program, &bytes), call);
   std::string text(bytes, '\0');
@@ -72,7 +72,7 @@ std::vector<std::string> options_for(const std::string& capability) {
 /// The library's file with its size and time, as its version does not tell two builds apart.
 std::string identity(const NvrtcApi& api) {
   Dl_info info = {};
-  if (dladdr(reinterpret_cast<const void*>(api.version), &info) == 0) {
+  if (dladdr(api.version.address(), &info) == 0) {
     return "";
   }
   std::error_code ignored;

@@ -3,24 +3,28 @@
 #pragma once
 #include <cstddef>
 
+#include "library_function.hpp"
+
 namespace tessera::cuda {
 
 enum class NvrtcResult : int { success = 0, compilation = 6 };
 struct NvrtcProgramData;
 using NvrtcProgram = NvrtcProgramData*;
 
-/// The library's functions, without "nvrtc".
+/// The library's functions, without "nvrtc". They use no GPU.
 struct NvrtcApi {
-  const char* (*get_error_string)(NvrtcResult result);
-  NvrtcResult (*version)(int* major, int* minor);
-  NvrtcResult (*create_program)(NvrtcProgram* program, const char* source, const char* name,
-                                int headers, const char* const* texts, const char* const* names);
-  NvrtcResult (*destroy_program)(NvrtcProgram* program);
-  NvrtcResult (*compile_program)(NvrtcProgram program, int count, const char* const* options);
-  NvrtcResult (*get_cubin_size)(NvrtcProgram program, std::size_t* bytes);
-  NvrtcResult (*get_cubin)(NvrtcProgram program, char* code);
-  NvrtcResult (*get_log_size)(NvrtcProgram program, std::size_t* bytes);
-  NvrtcResult (*get_log)(NvrtcProgram program, char* log);
+  Immediate<const char*(NvrtcResult result)> get_error_string;
+  Immediate<NvrtcResult(int* major, int* minor)> version;
+  Immediate<NvrtcResult(NvrtcProgram* program, const char* source, const char* name, int headers,
+                        const char* const* texts, const char* const* names)>
+      create_program;
+  Immediate<NvrtcResult(NvrtcProgram* program)> destroy_program;
+  Immediate<NvrtcResult(NvrtcProgram program, int count, const char* const* options)>
+      compile_program;
+  Immediate<NvrtcResult(NvrtcProgram program, std::size_t* bytes)> get_cubin_size;
+  Immediate<NvrtcResult(NvrtcProgram program, char* code)> get_cubin;
+  Immediate<NvrtcResult(NvrtcProgram program, std::size_t* bytes)> get_log_size;
+  Immediate<NvrtcResult(NvrtcProgram program, char* log)> get_log;
 };
 
 /// Calls use(the place of a function's pointer, its name in the library) for each function.

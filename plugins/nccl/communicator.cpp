@@ -31,11 +31,19 @@ Config non_blocking() {
 Communicator::Communicator(GroupMember place, const UniqueId& id, bool shares)
     : place_(std::move(place)) {
   place_.device.make_current();
-  Config config = non_blocking();
-  config.split_share = shares ? 1 : 0;
   try {
-    const Result result =
-        api().comm_init_rank_config(&comm_, place_.size, id, place_.rank, &config);
+    // The first one of a process also opens the network. It returns before the others have called
+    // it.
+    const auto [result, made] = place_.device.watch().call(
+        "ncclCommInitRankConfig",
+        [id, shares, size = place_.size, rank = place_.rank](const cuda::Watched& watched) {
+          Config config = non_blocking();
+          config.split_share = shares ? 1 : 0;
+          Comm comm = nullptr;
+          const Result begun = api().comm_init_rank_config(watched, &comm, size, id, rank, &config);
+          return std::pair(begun, comm);
+        });
+    comm_ = made;
     wait_until_accepted("ncclCommInitRankConfig", result);
   } catch (...) {
     abort();
@@ -65,7 +73,9 @@ Communicator::~Communicator() {
   }
   try {
     call("ncclCommFinalize", [](Comm comm) { return api().comm_finalize(comm); });
-    api().comm_destroy(comm_);
+    place_.device.watch().end("ncclCommDestroy", [comm = comm_](const cuda::Watched& watched) {
+      api().comm_destroy(watched, comm);
+    });
   } catch (const std::exception&) {  // the run has failed, and says why
     abort();
   }
@@ -134,7 +144,8 @@ void Communicator::abort() noexcept {
     comm = std::exchange(comm_, nullptr);
   }
   if (comm != nullptr) {
-    api().comm_abort(comm);
+    place_.device.watch().leave(
+        [comm](const cuda::Watched& watched) { api().comm_abort(watched, comm); });
   }
 }
 

@@ -248,7 +248,7 @@ bool Group::reduce_in_own_order(Queue queue, std::span<const GroupReduction> red
 }
 
 void Group::register_memory(void* data, std::size_t bytes) {
-  if (api().comm_register == nullptr || api().comm_deregister == nullptr) {
+  if (!api().comm_register || !api().comm_deregister) {
     return;
   }
   void* handle = nullptr;

@@ -88,9 +88,8 @@ std::size_t windows_asked_for() {
 
 void refuse_windows_where_none() {
   const Api& all = api();
-  if (version_of(all) < oldest_with_windows || all.comm_window_register == nullptr ||
-      all.comm_window_deregister == nullptr || all.mem_alloc == nullptr ||
-      all.mem_free == nullptr) {
+  if (version_of(all) < oldest_with_windows || !all.comm_window_register ||
+      !all.comm_window_deregister || !all.mem_alloc || !all.mem_free) {
     fail_input({.thing = "TESSERA_NCCL_WINDOW",
                 .wrong = "NCCL has no symmetric windows",
                 .expected = fmt::format("version {} or later", in_words(oldest_with_windows)),

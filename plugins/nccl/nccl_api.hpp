@@ -10,6 +10,9 @@
 
 namespace tessera::nccl {
 
+using cuda::Accepted;
+using cuda::Blocking;
+using cuda::Immediate;
 using cuda::StreamHandle;
 
 enum class Result : int {
@@ -64,41 +67,48 @@ inline constexpr std::size_t window_alignment = 4096;
 
 /// The library's functions, without "nccl". Those from comm_register on may be missing (null).
 struct Api {
-  Result (*get_version)(int* version);
-  Result (*get_unique_id)(UniqueId* id);
-  const char* (*get_error_string)(Result result);
-  const char* (*get_last_error)(Comm comm);
+  Immediate<Result(int* version)> get_version;
+  Blocking<Result(UniqueId* id)> get_unique_id;
+  Immediate<const char*(Result result)> get_error_string;
+  Immediate<const char*(Comm comm)> get_last_error;
 
-  Result (*comm_init_rank_config)(Comm* comm, int ranks, UniqueId id, int rank, Config* config);
-  Result (*comm_split)(Comm comm, int color, int key, Comm* made, Config* config);
-  Result (*comm_get_async_error)(Comm comm, Result* error);
-  Result (*comm_finalize)(Comm comm);
-  Result (*comm_destroy)(Comm comm);
-  Result (*comm_abort)(Comm comm);
+  Blocking<Result(Comm* comm, int ranks, UniqueId id, int rank, Config* config)>
+      comm_init_rank_config;
+  Accepted<Result(Comm comm, int color, int key, Comm* made, Config* config)> comm_split;
+  Immediate<Result(Comm comm, Result* error)> comm_get_async_error;
+  Accepted<Result(Comm comm)> comm_finalize;
+  Blocking<Result(Comm comm)> comm_destroy;
+  Blocking<Result(Comm comm)> comm_abort;
 
-  Result (*group_start)();
-  Result (*group_end)();
-  Result (*send)(const void* from, std::size_t count, Type type, int peer, Comm comm,
-                 StreamHandle stream);
-  Result (*recv)(void* to, std::size_t count, Type type, int peer, Comm comm, StreamHandle stream);
-  Result (*all_gather)(const void* from, void* to, std::size_t count, Type type, Comm comm,
-                       StreamHandle stream);
-  Result (*broadcast)(const void* from, void* to, std::size_t count, Type type, int root, Comm comm,
-                      StreamHandle stream);
-  Result (*all_reduce)(const void* from, void* to, std::size_t count, Type type, Reduce reduce,
-                       Comm comm, StreamHandle stream);
-  Result (*reduce_scatter)(const void* from, void* to, std::size_t count, Type type, Reduce reduce,
-                           Comm comm, StreamHandle stream);
+  Immediate<Result()> group_start;
+  Accepted<Result()> group_end;
+  Accepted<Result(const void* from, std::size_t count, Type type, int peer, Comm comm,
+                  StreamHandle stream)>
+      send;
+  Accepted<Result(void* to, std::size_t count, Type type, int peer, Comm comm, StreamHandle stream)>
+      recv;
+  Accepted<Result(const void* from, void* to, std::size_t count, Type type, Comm comm,
+                  StreamHandle stream)>
+      all_gather;
+  Accepted<Result(const void* from, void* to, std::size_t count, Type type, int root, Comm comm,
+                  StreamHandle stream)>
+      broadcast;
+  Accepted<Result(const void* from, void* to, std::size_t count, Type type, Reduce reduce,
+                  Comm comm, StreamHandle stream)>
+      all_reduce;
+  Accepted<Result(const void* from, void* to, std::size_t count, Type type, Reduce reduce,
+                  Comm comm, StreamHandle stream)>
+      reduce_scatter;
 
-  Result (*comm_register)(Comm comm, void* data, std::size_t bytes, void** handle);
-  Result (*comm_deregister)(Comm comm, void* handle);
+  Accepted<Result(Comm comm, void* data, std::size_t bytes, void** handle)> comm_register;
+  Accepted<Result(Comm comm, void* handle)> comm_deregister;
 
   // 2.27 and later.
-  Result (*comm_window_register)(Comm comm, void* data, std::size_t bytes, WindowHandle* window,
-                                 int flags);
-  Result (*comm_window_deregister)(Comm comm, WindowHandle window);
-  Result (*mem_alloc)(void** data, std::size_t bytes);
-  Result (*mem_free)(void* data);
+  Accepted<Result(Comm comm, void* data, std::size_t bytes, WindowHandle* window, int flags)>
+      comm_window_register;
+  Accepted<Result(Comm comm, WindowHandle window)> comm_window_deregister;
+  Blocking<Result(void** data, std::size_t bytes)> mem_alloc;
+  Blocking<Result(void* data)> mem_free;
 };
 
 /// Calls use(the place of a function's pointer, its name in the library, whether it must be there)

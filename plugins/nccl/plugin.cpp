@@ -69,13 +69,28 @@ struct GroupId {
   std::uint64_t window = 0;
 };
 
+cuda::Interop& device_of(const DeviceGroupRequest& request) {
+  auto* const device = dynamic_cast<cuda::Interop*>(&driver_of(request.device));
+  if (device == nullptr) {
+    fail_input({.thing = "collectives 'cuda'",
+                .wrong = to_string(request.device) + " is not a device of Tessera's plugin cuda",
+                .advice = "use the plugins cuda and nccl of one build"});
+  }
+  return *device;
+}
+
 /// None where the members have a communicator to split.
 std::vector<std::byte> make_id(const DeviceGroupRequest& request) {
   if (first_communicators().find(request) != nullptr) {
     return {};
   }
-  GroupId id = {.unique = {}, .window = nccl::windows_asked_for()};
-  const nccl::Result result = nccl::api().get_unique_id(&id.unique);
+  const auto [result, unique] =
+      device_of(request).watch().call("ncclGetUniqueId", [](const cuda::Watched& watched) {
+        nccl::UniqueId made = {};
+        const nccl::Result asked = nccl::api().get_unique_id(watched, &made);
+        return std::pair(asked, made);
+      });
+  const GroupId id = {.unique = unique, .window = nccl::windows_asked_for()};
   if (result != nccl::Result::success) {
     fail({.thing = "collectives 'cuda'",
           .wrong = std::string("ncclGetUniqueId fails: ") + nccl::api().get_error_string(result),
@@ -86,12 +101,7 @@ std::vector<std::byte> make_id(const DeviceGroupRequest& request) {
 }
 
 std::unique_ptr<collective::DeviceGroup> join(const DeviceGroupRequest& request) {
-  auto* const device = dynamic_cast<cuda::Interop*>(&driver_of(request.device));
-  if (device == nullptr) {
-    fail_input({.thing = "collectives 'cuda'",
-                .wrong = to_string(request.device) + " is not a device of Tessera's plugin cuda",
-                .advice = "use the plugins cuda and nccl of one build"});
-  }
+  cuda::Interop& device = device_of(request);
   constexpr int most = cuda::CombineMany::most_sources;
   if (request.size > most) {
     fail_input({.thing = "collectives 'cuda'",
@@ -105,7 +115,7 @@ std::unique_ptr<collective::DeviceGroup> join(const DeviceGroupRequest& request)
     GroupId id = {};
     std::memcpy(&id, request.id.data(), std::min(sizeof(id), request.id.size()));
     first = std::make_shared<Communicator>(
-        Communicator::GroupMember{*device, numbers_text("rank", request.ranks), request.rank,
+        Communicator::GroupMember{device, numbers_text("rank", request.ranks), request.rank,
                                   request.size, request.check, id.window},
         id.unique, shares_buffers(request.size));
     first_communicators().add(request, first);
@@ -115,7 +125,7 @@ std::unique_ptr<collective::DeviceGroup> join(const DeviceGroupRequest& request)
           .wrong = "member 0 has a communicator of " + numbers_text("rank", request.ranks) +
                    " to split, and this rank has none"});
   }
-  return std::make_unique<nccl::Group>(request, *device, std::move(first));
+  return std::make_unique<nccl::Group>(request, device, std::move(first));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "library.hpp"
 
@@ -18,19 +19,19 @@ namespace tessera::nccl {
 Window::Window(Communicator& comm, cuda::Interop& device, DeviceDriver& driver, std::size_t bytes)
     : comm_(comm), device_(device), driver_(driver), bytes_(bytes) {
   refuse_windows_where_none();
-  const auto data = std::make_shared<void*>(nullptr);
-  const auto result = std::make_shared<Result>(Result::success);
-  device_.unblocked([data, result, bytes] {
-    *result = api().mem_alloc(data.get(), bytes);
-    return cuda::Result::success;
-  });
-  if (*result != Result::success) {
+  const auto [result, data] =
+      device_.watch().call("ncclMemAlloc", [bytes](const cuda::Watched& watched) {
+        void* made = nullptr;
+        const Result taken = api().mem_alloc(watched, &made, bytes);
+        return std::pair(taken, made);
+      });
+  if (result != Result::success) {
     fail_input({.thing = "TESSERA_NCCL_WINDOW",
                 .wrong = fmt::format("ncclMemAlloc of {} MiB for {} fails: {}", bytes >> 20,
-                                     comm_.members(), api().get_error_string(*result)),
+                                     comm_.members(), api().get_error_string(result)),
                 .advice = "set a smaller window, or 0"});
   }
-  data_ = *data;
+  data_ = data;
   try {
     // NCCL may set the handle until it has accepted the call.
     comm_.call("ncclCommWindowRegister", [&](Comm of) {
@@ -71,13 +72,9 @@ Window::~Window() {
 }
 
 void Window::free_memory() noexcept {
-  try {
-    device_.unblocked([data = data_] {
-      api().mem_free(data);
-      return cuda::Result::success;
-    });
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run has failed
-  }
+  device_.watch().end("ncclMemFree", [data = data_](const cuda::Watched& watched) {
+    api().mem_free(watched, data);
+  });
 }
 
 void Window::use(DeviceDriver::Queue queue, std::span<const Copy> in,

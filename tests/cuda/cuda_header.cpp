@@ -25,8 +25,8 @@ constexpr bool alike = sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is
 
 template <class Ours, class Theirs>
 constexpr bool same = false;
-template <class A, class... As, class B, class... Bs>
-constexpr bool same<A (*)(As...), B (*)(Bs...)> = [] {
+template <auto waits, class A, class... As, class B, class... Bs>
+constexpr bool same<LibraryFunction<waits, A(As...)>, B (*)(Bs...)> = [] {
   if constexpr (sizeof...(As) == sizeof...(Bs)) {
     return alike<A, B> && (alike<As, Bs> && ...);
   } else {
@@ -69,7 +69,6 @@ static_assert(same<decltype(DriverApi::event_create), decltype(&cuEventCreate)>)
 static_assert(same<decltype(DriverApi::event_destroy), decltype(&cuEventDestroy)>);
 static_assert(same<decltype(DriverApi::event_record), decltype(&cuEventRecord)>);
 static_assert(same<decltype(DriverApi::event_query), decltype(&cuEventQuery)>);
-static_assert(same<decltype(DriverApi::event_synchronize), decltype(&cuEventSynchronize)>);
 static_assert(same<decltype(DriverApi::module_load_data), decltype(&cuModuleLoadData)>);
 static_assert(same<decltype(DriverApi::module_get_function), decltype(&cuModuleGetFunction)>);
 static_assert(same<decltype(DriverApi::func_set_attribute), decltype(&cuFuncSetAttribute)>);
@@ -148,10 +147,8 @@ static_assert(same<decltype(BlasApi::create), decltype(&cublasLtCreate)>);
 static_assert(same<decltype(BlasApi::status_string), decltype(&cublasLtGetStatusString)>);
 static_assert(same<decltype(BlasApi::product_create), decltype(&cublasLtMatmulDescCreate)>);
 static_assert(same<decltype(BlasApi::product_set), decltype(&cublasLtMatmulDescSetAttribute)>);
-static_assert(same<decltype(BlasApi::product_destroy), decltype(&cublasLtMatmulDescDestroy)>);
 static_assert(same<decltype(BlasApi::layout_create), decltype(&cublasLtMatrixLayoutCreate)>);
 static_assert(same<decltype(BlasApi::layout_set), decltype(&cublasLtMatrixLayoutSetAttribute)>);
-static_assert(same<decltype(BlasApi::layout_destroy), decltype(&cublasLtMatrixLayoutDestroy)>);
 static_assert(
     same<decltype(BlasApi::preference_create), decltype(&cublasLtMatmulPreferenceCreate)>);
 static_assert(
@@ -160,6 +157,7 @@ static_assert(
     same<decltype(BlasApi::preference_destroy), decltype(&cublasLtMatmulPreferenceDestroy)>);
 static_assert(same<decltype(BlasApi::choose), decltype(&cublasLtMatmulAlgoGetHeuristic)>);
 static_assert(same<decltype(BlasApi::multiply), decltype(&cublasLtMatmul)>);
+static_assert(same<decltype(BlasApi::first_multiply), decltype(&cublasLtMatmul)>);
 
 template <class Ours, class Theirs>
 constexpr bool is(Ours ours, Theirs theirs) {

@@ -19,6 +19,7 @@
 import tessera.base;
 
 #include "dnn.hpp"
+#include "watched_by_hand.hpp"
 
 using namespace tessera;
 using namespace tessera::cuda;
@@ -68,6 +69,7 @@ DnnForm form_of(const Case& c, DType type, bool backward) {
 }  // namespace
 
 int main(int count, char** words) {
+  const Watched& watched = WatchedByHand::nobody();
   if (count < 2) {
     std::puts("usage: test_dnn_graphs DEVICES [folder of libcuda.so.1]");
     return 2;
@@ -86,8 +88,8 @@ int main(int count, char** words) {
                                    {1000, 4, 1, 128, true}};
   int failures = devices.empty() ? 1 : 0;
   for (const auto& [name, on] : devices) {
-    const std::string again = DnnPlan::describe(nullptr, on);
-    if (DnnPlan::describe(nullptr, again) != again) {
+    const std::string again = DnnPlan::describe(watched, nullptr, on);
+    if (DnnPlan::describe(watched, nullptr, again) != again) {
       std::printf("%s: what the library writes of it is not what it reads: %s\n", name.c_str(),
                   again.c_str());
       ++failures;
@@ -98,7 +100,8 @@ int main(int count, char** words) {
           std::string reason;
           std::string outcome;
           try {
-            const auto plan = DnnPlan::make(form_of(c, type, backward), nullptr, on, &reason);
+            const auto plan =
+                DnnPlan::make(watched, form_of(c, type, backward), nullptr, on, &reason);
             const std::size_t most =
                 Dnn::workspace_bytes(2, c.times, c.heads, c.key_heads, c.dim, backward);
             outcome = plan == nullptr ? "no plan: " + reason
@@ -106,6 +109,9 @@ int main(int count, char** words) {
                           ? fmt::format("workspace {} above {}", plan->workspace(), most)
                           : fmt::format("plan, {} bytes", plan->workspace());
             failures += plan != nullptr && plan->workspace() <= most ? 0 : 1;
+            if (plan != nullptr) {
+              plan->destroy(watched);
+            }
           } catch (const std::exception& error) {
             outcome = error.what();
             ++failures;

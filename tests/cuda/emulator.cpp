@@ -17,10 +17,13 @@
 #include "control.hpp"
 #include "driver_api.hpp"
 #include "probe.hpp"
+#include "watched_by_hand.hpp"
 
 using namespace tessera::cuda;
 
 namespace {
+
+const Watched& watched = WatchedByHand::nobody();
 
 const DriverApi& api() {
   static const DriverApi all = [] {
@@ -28,9 +31,8 @@ const DriverApi& api() {
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     DriverApi found = {};
     each_function(found, [](auto& function, const char* name) {
-      function =
-          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(RTLD_DEFAULT, name));
-      REQUIRE(function != nullptr);
+      function.set(dlsym(RTLD_DEFAULT, name));
+      REQUIRE(function.address() != nullptr);
     });
     return found;
   }();
@@ -43,13 +45,13 @@ const DriverApi& api() {
 class Emulated {
  public:
   explicit Emulated(std::uint64_t seed = 0) {
-    OK(api().init(0));
-    OK(api().device_primary_ctx_retain(&context_, 0));
+    OK(api().init(watched, 0));
+    OK(api().device_primary_ctx_retain(watched, &context_, 0));
     OK(api().ctx_set_current(context_));
     emulator_restart();
     emulator_set_seed(seed);
     emulator_set_idle(0);
-    OK(api().module_load_data(&module_, "by name"));
+    OK(api().module_load_data(watched, &module_, "by name"));
   }
   ~Emulated() {
     emulator_restart();
@@ -60,7 +62,7 @@ class Emulated {
 
   StreamHandle stream() {
     StreamHandle made = nullptr;
-    OK(api().stream_create(&made, stream_non_blocking, 0));
+    OK(api().stream_create(watched, &made, stream_non_blocking, 0));
     return made;
   }
   EventHandle event() {
@@ -70,7 +72,7 @@ class Emulated {
   }
   float* memory(std::size_t count) {
     DevicePointer made = 0;
-    OK(api().mem_alloc(&made, count * sizeof(float)));
+    OK(api().mem_alloc(watched, &made, count * sizeof(float)));
     return reinterpret_cast<float*>(made);
   }
   float* memory(const std::vector<float>& values, StreamHandle in) {
@@ -87,7 +89,7 @@ class Emulated {
   }
   Function function(const char* kernel) {
     Function found = nullptr;
-    OK(api().module_get_function(&found, module_, kernel));
+    OK(api().module_get_function(watched, &found, module_, kernel));
     return found;
   }
   template <class Structure>
@@ -100,12 +102,12 @@ class Emulated {
   std::vector<float> read(const float* data, std::size_t count, StreamHandle in) {
     std::vector<float> values(count);
     OK(api().memcpy_dtoh_async(values.data(), at(data), count * sizeof(float), in));
-    OK(api().stream_synchronize(in));
+    OK(api().stream_synchronize(watched, in));
     return values;
   }
   /// The error that the stream's work has; empty: none.
   std::string error(StreamHandle in) {
-    const Result result = api().stream_synchronize(in);
+    const Result result = api().stream_synchronize(watched, in);
     if (result == Result::success) return "";
     const char* text = nullptr;
     OK(api().get_error_string(result, &text));
@@ -261,10 +263,11 @@ TEST_CASE("a launch gives as much shared memory as the kernel was allowed") {
   const Function probe = device.function("probe_groups_of_copies");
   OK(launch(probe, usual_launched_memory));
   CHECK(launch(probe, usual_launched_memory + 16) == Result::invalid_value);
-  CHECK(api().func_set_attribute(probe, most_launched_memory, 99 * 1024 + 1) ==
+  CHECK(api().func_set_attribute(watched, probe, most_launched_memory, 99 * 1024 + 1) ==
         Result::invalid_value);
-  CHECK(api().func_set_attribute(probe, most_launched_memory + 1, 0) == Result::invalid_value);
-  OK(api().func_set_attribute(probe, most_launched_memory, 99 * 1024));
+  CHECK(api().func_set_attribute(watched, probe, most_launched_memory + 1, 0) ==
+        Result::invalid_value);
+  OK(api().func_set_attribute(watched, probe, most_launched_memory, 99 * 1024));
   OK(launch(probe, 99 * 1024));
   CHECK(launch(probe, 99 * 1024 + 16) == Result::invalid_value);
   CHECK(launch(device.function("probe_reverse"), usual_launched_memory + 16) ==
@@ -333,13 +336,13 @@ class Gate {
  public:
   explicit Gate(StreamHandle closed) {
     void* pinned = nullptr;
-    OK(api().mem_host_alloc(&pinned, 4, host_alloc_portable | host_alloc_device_map));
+    OK(api().mem_host_alloc(watched, &pinned, 4, host_alloc_portable | host_alloc_device_map));
     number_ = new (pinned) std::atomic<std::uint32_t>(0);
     OK(api().stream_wait_value(closed, Emulated::at(number_), 1, wait_value_geq));
   }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
-  ~Gate() { api().mem_free_host(number_); }
+  ~Gate() { api().mem_free_host(watched, number_); }
   void open() { number_->store(1); }
 
   /// Whether the call returns only when the gate is open. `call` uses device 0.
@@ -347,7 +350,7 @@ class Gate {
     std::atomic<bool> returned = false;
     std::thread caller([&] {
       Context context = nullptr;
-      api().device_primary_ctx_retain(&context, 0);
+      api().device_primary_ctx_retain(watched, &context, 0);
       api().ctx_set_current(context);
       call();
       returned = true;
@@ -374,7 +377,7 @@ TEST_CASE("who adds to a full queue waits until there is room") {
       for (std::size_t i = 0; i < calls; ++i) api().event_record(event, stream);
     });
     CHECK(held == (calls == 4));
-    OK(api().stream_synchronize(stream));
+    OK(api().stream_synchronize(watched, stream));
     emulator_set_places(places);
   }
 }
@@ -384,14 +387,14 @@ TEST_CASE("a copy of ordinary memory waits for all work of its stream, or is lat
     Emulated device(2);
     StreamHandle stream = device.stream();
     float* data = device.memory({7.0F}, stream);
-    OK(api().stream_synchronize(stream));
+    OK(api().stream_synchronize(watched, stream));
     emulator_set_copies_block(blocks);
     float found = 0;
     Gate gate(stream);
     CHECK(gate.holds([&] {
       api().memcpy_dtoh_async(&found, Emulated::at(data), sizeof(float), stream);
     }) == blocks);
-    OK(api().stream_synchronize(stream));
+    OK(api().stream_synchronize(watched, stream));
     CHECK(found == 7);
     float source = 1;
     OK(api().memcpy_htod_async(Emulated::at(data), &source, sizeof(float), stream));
@@ -410,7 +413,7 @@ TEST_CASE("a kernel that is loaded when it is first launched waits for all strea
     Gate gate(busy);
     const char* const kernel = lazy ? "probe_first" : "probe_increment";
     CHECK(gate.holds([&] { device.launch(kernel, 1, 64, Probe{data, data, 64}, other); }) == lazy);
-    OK(api().stream_synchronize(other));
+    OK(api().stream_synchronize(watched, other));
     emulator_set_lazy_loading(false);
   }
 }
@@ -419,7 +422,7 @@ TEST_CASE("a copy from pinned memory reads it late, another copy at once") {
   Emulated device;
   StreamHandle stream = device.stream();
   void* pinned = nullptr;
-  OK(api().mem_host_alloc(&pinned, sizeof(float), host_alloc_portable));
+  OK(api().mem_host_alloc(watched, &pinned, sizeof(float), host_alloc_portable));
   float pageable = 1;
   std::memcpy(pinned, &pageable, sizeof(float));
   float* a = device.memory(1);
@@ -430,7 +433,7 @@ TEST_CASE("a copy from pinned memory reads it late, another copy at once") {
   std::memcpy(pinned, &pageable, sizeof(float));
   CHECK(device.read(a, 1, stream) == std::vector<float>{2});
   CHECK(device.read(b, 1, stream) == std::vector<float>{1});
-  OK(api().mem_free_host(pinned));
+  OK(api().mem_free_host(watched, pinned));
 }
 
 TEST_CASE("a stream waits for a number in memory, and other streams run meanwhile") {
@@ -438,7 +441,7 @@ TEST_CASE("a stream waits for a number in memory, and other streams run meanwhil
   StreamHandle waiting = device.stream();
   StreamHandle other = device.stream();
   void* pinned = nullptr;
-  OK(api().mem_host_alloc(&pinned, 4, host_alloc_portable | host_alloc_device_map));
+  OK(api().mem_host_alloc(watched, &pinned, 4, host_alloc_portable | host_alloc_device_map));
   auto* flag = new (pinned) std::atomic<std::uint32_t>(0);
   float* data = device.memory(numbers(64), waiting);
   OK(api().stream_wait_value(waiting, Emulated::at(flag), 1, wait_value_geq));
@@ -448,7 +451,7 @@ TEST_CASE("a stream waits for a number in memory, and other streams run meanwhil
   OK(api().launch_host_func(
       other, [](void* at) { static_cast<std::atomic<std::uint32_t>*>(at)->store(1); }, flag));
   CHECK(device.read(data, 64, waiting)[0] == -39);
-  OK(api().mem_free_host(pinned));
+  OK(api().mem_free_host(watched, pinned));
 }
 
 TEST_CASE("the host cannot touch a device's memory") {
@@ -469,12 +472,12 @@ TEST_CASE("a driver that was initialised refuses its use after a fork") {
   const pid_t child = fork();
   if (child == 0) {
     DevicePointer data = 0;
-    const Result result = api().mem_alloc(&data, 4);
+    const Result result = api().mem_alloc(watched, &data, 4);
     const char* text = nullptr;
     api().get_error_string(result, &text);
     const bool named =
         std::string(text).find("before this process was forked") != std::string::npos;
-    _exit(result == Result::not_initialized && api().init(0) == result && named ? 0 : 1);
+    _exit(result == Result::not_initialized && api().init(watched, 0) == result && named ? 0 : 1);
   }
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
@@ -534,14 +537,14 @@ TEST_CASE("memory that another stream still uses is not freed unnoticed") {
   Emulated device;
   StreamHandle stream = device.stream();
   float* data = device.memory(numbers(64), stream);
-  OK(api().stream_synchronize(stream));
+  OK(api().stream_synchronize(watched, stream));
   float* to = device.memory(64);
   device.launch("probe_double", 1, 64, Probe{data, to, 64}, stream);
-  OK(api().mem_free(Emulated::at(data)));
+  OK(api().mem_free(watched, Emulated::at(data)));
   CHECK_THAT(device.error(stream), Contains("kernel probe_double") && Contains("was freed"));
   // Until then nothing else works, as with a GPU.
   DevicePointer more = 0;
-  CHECK(api().mem_alloc(&more, 4) == Result::launch_failed);
+  CHECK(api().mem_alloc(watched, &more, 4) == Result::launch_failed);
 }
 
 TEST_CASE("kernels get addresses in their structure only, and of memory of devices") {
@@ -577,7 +580,7 @@ TEST_CASE("a thread that has set no context is refused") {
   Emulated device;
   OK(api().ctx_set_current(nullptr));
   DevicePointer data = 0;
-  CHECK(api().mem_alloc(&data, 4) == Result::invalid_context);
+  CHECK(api().mem_alloc(watched, &data, 4) == Result::invalid_context);
 }
 
 TEST_CASE("what a kernel did not write is not a number") {

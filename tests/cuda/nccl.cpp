@@ -35,6 +35,7 @@ import tessera.collective;
 import tessera.ops;
 
 #include "call_forms.hpp"
+#include "emulated_ranks.hpp"
 
 using namespace tessera;
 using namespace tessera::testing;
@@ -45,90 +46,6 @@ using collective::World;
 namespace {
 
 using Values = std::vector<double>;
-
-Device gpu(int number) { return find_device("cuda:" + std::to_string(number)); }
-
-struct Outcome {
-  int code = 0;
-  std::string errors;  // of all ranks
-};
-
-/// Runs `body` in a process of its own, whose devices nobody has opened, with variables of the
-/// environment.
-Outcome as_program(const std::function<int()>& body,
-                   const std::map<std::string, std::string>& variables = {}) {
-  static const bool loaded = [] {
-    setenv("TESSERA_EMULATOR_KERNELS", CUDA_KERNELS, 1);
-    setenv("TESSERA_EMULATOR_DEVICES", "4", 1);
-    plugin::host().load(CUDA_PLUGIN);
-    plugin::host().load(NCCL_PLUGIN);
-    return true;
-  }();
-  (void)loaded;
-  int ends[2] = {};
-  REQUIRE(pipe(ends) == 0);
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[0]);
-    close(ends[1]);
-    alarm(60);  // ends what would hang
-    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-    int code = 99;
-    try {
-      code = body();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "thrown: %s\n", error.what());
-    }
-    _exit(code);
-  }
-  close(ends[1]);
-  Outcome outcome;
-  char part[4096];
-  for (ssize_t n = 0; (n = read(ends[0], part, sizeof(part))) > 0;) {
-    outcome.errors.append(part, static_cast<std::size_t>(n));
-  }
-  close(ends[0]);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  // What draws the emulator's behaviour, for a run that is to be repeated.
-  const char* const modes = std::getenv("TESSERA_EMULATOR_MODES");
-  outcome.errors += std::string("\nTESSERA_EMULATOR_MODES=") + (modes == nullptr ? "0" : modes);
-  for (const auto& [name, value] : variables) {
-    outcome.errors += std::string(", ").append(name).append("=").append(value);
-  }
-  return outcome;
-}
-
-/// Runs ranks that are processes.
-Outcome launched(int ranks, const std::function<void(World&)>& rank,
-                 const std::map<std::string, std::string>& variables = {},
-                 double timeout_seconds = 60) {
-  return as_program(
-      [&] {
-        return collective::launch(
-            {.ranks = ranks, .timeout_seconds = timeout_seconds, .grace_seconds = 0.5},
-            [&](World& world) {
-              rank(world);
-              return 0;
-            });
-      },
-      variables);
-}
-
-std::vector<int> all_ranks(const World& world) {
-  std::vector<int> ranks;
-  for (int r = 0; r < world.size(); ++r) ranks.push_back(r);
-  return ranks;
-}
-
-Communicator& over_nccl(World& world, Device device) {
-  Communicator* const found = world.communicator_on(device, all_ranks(world));
-  check(found != nullptr, "NCCL is used");
-  return *found;
-}
 
 void compare(World& world, Communicator& there, Device device, const Form& form, DType dtype,
              std::int64_t count) {
@@ -599,43 +516,6 @@ TEST_CASE("a rank that is stopped in a collective is named while the others queu
   CHECK(took.count() < 20);
 }
 
-TEST_CASE("a rank that is stopped is named in calls of the driver that wait for all streams") {
-  const std::string function = GENERATE("cuMemAlloc", "cuMemFree", "cuMemHostAlloc",
-                                        "cuMemFreeHost", "cuStreamCreate", "cuGraphInstantiate");
-  const auto begin = std::chrono::steady_clock::now();
-  const Outcome outcome = launched(
-      2,
-      [&](World& world) {
-        const Device device = gpu(world.rank());
-        DeviceDriver& driver = driver_of(device);
-        Communicator& there = over_nccl(world, device);
-        void* const memory = driver.allocate(4096);
-        void* const pinned = driver.allocate_pinned(4096);
-        const Tensor x = full({300}, 1, DType::f32, device);
-        const Tensor all = full({600}, 1, DType::f32, device);
-        const StreamScope scope(there.stream(device));
-        there.all_gather(x.device_address(), all.device_address(), 300, DType::f32);
-        if (function == "cuMemAlloc") driver.allocate(4096);
-        if (function == "cuMemFree") driver.free(memory, 4096);
-        if (function == "cuMemHostAlloc") driver.allocate_pinned(4096);
-        if (function == "cuMemFreeHost") driver.free_pinned(pinned, 4096);
-        if (function == "cuStreamCreate") driver.make_queue();
-        if (function == "cuGraphInstantiate") {
-          driver.begin_graph(nullptr);
-          driver.end_graph(nullptr);
-        }
-      },
-      {{"TESSERA_EMULATOR_KILL", "1 ncclAllGather 1 " + std::to_string(SIGSTOP)},
-       {"TESSERA_EMULATOR_BLOCKS", function},
-       {"TESSERA_EMULATOR_MODES", "0"}},
-      1);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  INFO(function << " after " << took.count() << " s: " << outcome.errors);
-  CHECK(outcome.code == 1);
-  CHECK(contains(outcome.errors, "rank 1 is stopped"));
-  CHECK(took.count() < 20);  // the limit is 1 s
-}
-
 TEST_CASE("many collectives are queued before the first one is done") {
   const bool gathers = GENERATE(true, false);
   const Outcome outcome = launched(2, [gathers](World& world) {
@@ -805,6 +685,36 @@ void exchange_messages(World& world, int times) {
 }
 
 }  // namespace
+
+TEST_CASE("the rows of experts on GPUs wait for their counts once for each exchange") {
+  const Outcome outcome = launched(2, [](World& world) {
+    const Device device = gpu(world.rank());
+    // By rank and group: this rank sends 1, 2 rows to rank 0 and 3, 1 to rank 1.
+    const Tensor sends = ops::cast(sent(0, 1, 4, DType::f32), DType::i64);  // 1, 2, 3, 4
+    const Tensor counts = ops::reshape(sends, {2, 2});
+    const Tensor receives =
+        ops::stack(std::vector<Tensor>(2, ops::select(counts, 0, world.rank())), 0);
+    const Tensor x = ops::reshape(sent(world.rank(), 0, 30, DType::f32), {10, 3});
+    const std::int64_t rows = 16;  // two of them, at least, are in no use
+    const Tensor expected =
+        ops::all_to_all_rows(x, counts, receives, rows, ops::RowOrder::by_group, world.everyone());
+    const Tensor x_there = ops::to_device(x, device);
+    const Tensor counts_there = ops::to_device(counts, device);
+    // One of both counts is not contiguous.
+    const Tensor receives_there = ops::transpose(
+        ops::contiguous(ops::transpose(ops::to_device(receives, device), 0, 1)), 0, 1);
+    const ops::GroupArgument group = ops::GroupArgument::of(all_ranks(world));
+    ops::all_reduce(x_there, ReduceOp::sum, group);  // makes the communicator
+    synchronize(device);
+    const std::uint64_t before = emulator_copies_to_host();
+    const Tensor got = ops::all_to_all_rows(x_there, counts_there, receives_there, rows,
+                                            ops::RowOrder::by_group, group);
+    check(emulator_copies_to_host() - before == 1, "the host waits once");
+    check(to_doubles(got) == to_doubles(expected), "the rows of the CPU");
+  });
+  INFO(outcome.errors);
+  CHECK(outcome.code == 0);
+}
 
 TEST_CASE("messages between GPUs arrive as they were sent, by tag, and both may send first") {
   const int ranks = GENERATE(2, 4);

@@ -18,8 +18,8 @@ constexpr bool alike = sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is
 
 template <class Ours, class Theirs>
 constexpr bool same = false;
-template <class A, class... As, class B, class... Bs>
-constexpr bool same<A (*)(As...), B (*)(Bs...)> = [] {
+template <auto waits, class A, class... As, class B, class... Bs>
+constexpr bool same<tessera::cuda::LibraryFunction<waits, A(As...)>, B (*)(Bs...)> = [] {
   if constexpr (sizeof...(As) == sizeof...(Bs)) {
     return alike<A, B> && (alike<As, Bs> && ...);
   } else {

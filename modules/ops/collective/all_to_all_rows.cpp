@@ -4,6 +4,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,13 +49,32 @@ void infer(const Call& call, ResultShapes& out) {
   out.push_back({with_extent(call.in[0].shape(), 0, args.rows), call.in[0].dtype()});
 }
 
+/// The counts of both sides in the host's memory. Of a device, the host waits for them, and that
+/// once: it has to say how many elements go to each rank and come from it.
+std::array<Tensor, 2> counts_on_host(const Tensor& sends, const Tensor& receives) {
+  const Device device = sends.device();
+  if (device == cpu || is_on_host(sends) || receives.device() != device) {
+    return {contiguous_operand(on_host(sends)), contiguous_operand(on_host(receives))};
+  }
+  const std::int64_t count = sends.numel();
+  const Tensor both = empty({2, count}, DType::i64, device);
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(std::int64_t);
+  auto* to = static_cast<std::byte*>(data_of(both));
+  for (const Tensor& one : {contiguous_operand(sends), contiguous_operand(receives)}) {
+    current_stream(device).copy(to, data_of(one), bytes, CopyKind::on_device);
+    to += bytes;
+  }
+  const Tensor here = on_host(both);
+  return {alias(here, sends.shape(), contiguous_strides(sends.shape()), 0),
+          alias(here, sends.shape(), contiguous_strides(sends.shape()), count)};
+}
+
 /// The rows of each rank and group that one side of the exchange has.
 class Blocks {
  public:
-  /// Errors: there is no room for them in `rows` rows.
-  Blocks(const Call& call, std::size_t operand, std::int64_t rows) {
-    // Of a device: the host waits for them, as it has to know what it exchanges.
-    const Tensor counts = contiguous_operand(on_host(call.in[operand]));
+  /// `counts`: of the call's operand, in the host's memory. Errors: there is no room for them in
+  /// `rows` rows.
+  Blocks(const Call& call, std::size_t operand, const Tensor& counts, std::int64_t rows) {
     ranks_ = static_cast<std::size_t>(counts.shape()[0]);
     groups_ = static_cast<std::size_t>(counts.shape()[1]);
     const auto* const values = pointer<const std::int64_t>(counts);
@@ -140,8 +160,9 @@ struct Rows {
 std::unique_ptr<IssuedCollective> start(const Call& call, const Tensor& out) {
   const auto args = call.args<AllToAllRowsArgs>();
   const Tensor x = contiguous_operand(call.in[0]);
-  const Blocks sent(call, 1, x.shape()[0]);
-  const Blocks received(call, 2, args.rows);
+  const auto [sends, receives] = counts_on_host(call.in[1], call.in[2]);
+  const Blocks sent(call, 1, sends, x.shape()[0]);
+  const Blocks received(call, 2, receives, args.rows);
   const std::int64_t width = with_extent(x.shape(), 0, 1).product();
   // Rows travel by rank: the side that has them by group packs or unpacks.
   Tensor from = x;

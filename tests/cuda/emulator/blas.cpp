@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <string>
 #include <tessera/float8.hpp>
 #include <tessera/half.hpp>
@@ -307,6 +310,14 @@ bool take(T& value, const void* from, std::size_t bytes) {
 
 BlasStatus status_of(bool right) { return right ? BlasStatus::success : BlasStatus::invalid_value; }
 
+/// Whether the algorithm's kernel is loaded by this product.
+bool is_first(const BlasAlgorithm& algorithm) {
+  static std::mutex mutex;
+  static std::set<std::array<std::uint64_t, 8>> loaded;
+  const std::lock_guard lock(mutex);
+  return loaded.insert(std::to_array(algorithm.data)).second;
+}
+
 }  // namespace
 
 extern "C" {
@@ -314,6 +325,7 @@ extern "C" {
 std::size_t cublasLtGetVersion() { return 130001; }
 
 BlasStatus cublasLtCreate(BlasHandle* handle) {
+  emulator_wait_where_asked(__func__);
   *handle = new BlasHandleData{getpid()};
   return BlasStatus::success;
 }
@@ -416,6 +428,7 @@ BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle handle, BlasProduct product
                                           BlasLayout b, BlasLayout, BlasLayout d,
                                           BlasPreference preference, int most, BlasChoice* choices,
                                           int* found) {
+  emulator_wait_where_asked(__func__);
   *found = 0;
   if (handle->owner != getpid()) {
     return BlasStatus::not_initialized;
@@ -448,6 +461,9 @@ BlasStatus cublasLtMatmul(BlasHandle handle, BlasProduct product, const void* al
                           const void* c, BlasLayout, void* d, BlasLayout layout_d,
                           const BlasAlgorithm* algorithm, void* workspace, std::size_t bytes,
                           StreamHandle stream) {
+  if (is_first(*algorithm)) {
+    emulator_wait_where_asked(__func__);
+  }
   if (handle->owner != getpid()) {
     return BlasStatus::not_initialized;
   }

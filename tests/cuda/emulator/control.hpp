@@ -21,6 +21,8 @@ std::uint64_t emulator_launches(void);
 const char* emulator_last_kernel(void);
 /// The priority of the stream in which a kernel was launched last.
 int emulator_last_priority(void);
+/// Copies from a device to the host since the process began.
+std::uint64_t emulator_copies_to_host(void);
 /// Graphs launched since the process began.
 std::uint64_t emulator_graph_launches(void);
 /// Products queued by cublasLtMatmul.
@@ -40,7 +42,7 @@ void emulator_refuse_determinism(bool refuse);
 /// The device of the calling thread's context; -1: there is none, or the driver cannot be used.
 int emulator_current_device(void);
 /// Waits for the device of the calling thread's context where TESSERA_EMULATOR_BLOCKS names the
-/// function.
+/// function, and for ever where TESSERA_EMULATOR_HANGS does.
 void emulator_wait_where_asked(const char* function);
 /// Collectives of NCCL's that were called with memory of symmetric windows.
 std::uint64_t emulator_window_calls(void);

@@ -37,6 +37,7 @@ struct DnnHandleData {
 struct DnnDescriptorData {
   DnnKind kind = {};
   bool finished = false;
+  bool executed = false;  // a plan
   std::map<DnnAttribute, std::vector<std::byte>> set = {};
   emulator::DnnTensor tensor = {};
   emulator::DnnOperation operation = {};
@@ -406,6 +407,7 @@ void cudnnGetLastErrorString(char* to, std::size_t bytes) {
 }
 
 DnnStatus cudnnCreate(DnnHandle* handle) {
+  emulator_wait_where_asked(__func__);
   if (emulator_current_device() < 0) {
     return wrong(DnnStatus::not_initialized, "the calling thread has no context");
   }
@@ -429,11 +431,17 @@ DnnStatus cudnnBackendCreateDescriptor(DnnKind kind, DnnDescriptor* descriptor) 
 }
 
 DnnStatus cudnnBackendDestroyDescriptor(DnnDescriptor descriptor) {
+  if (descriptor->kind != DnnKind::pack) {
+    emulator_wait_where_asked(__func__);
+  }
   delete descriptor;
   return DnnStatus::success;
 }
 
 DnnStatus cudnnBackendFinalize(DnnDescriptor descriptor) {
+  if (descriptor->kind != DnnKind::pack) {
+    emulator_wait_where_asked(__func__);
+  }
   const std::string problem = finish(*descriptor);
   if (!problem.empty()) {
     return wrong(DnnStatus::bad_parameter, problem);
@@ -460,6 +468,7 @@ DnnStatus cudnnBackendSetAttribute(DnnDescriptor descriptor, DnnAttribute attrib
 
 DnnStatus cudnnBackendGetAttribute(DnnDescriptor descriptor, DnnAttribute attribute, DnnValue,
                                    std::int64_t most, std::int64_t* count, void* values) {
+  emulator_wait_where_asked(__func__);
   *count = 0;
   if (attribute == DnnAttribute::heuristics_results && descriptor->finished) {
     const std::string problem = descriptor->graph->problem();
@@ -492,6 +501,9 @@ DnnStatus cudnnBackendGetAttribute(DnnDescriptor descriptor, DnnAttribute attrib
 }
 
 DnnStatus cudnnBackendExecute(DnnHandle handle, DnnDescriptor plan, DnnDescriptor pack) {
+  if (!std::exchange(plan->executed, true)) {
+    emulator_wait_where_asked(__func__);  // it loads the kernel
+  }
   if (handle->owner != getpid()) {
     return wrong(DnnStatus::not_initialized, "the handle is of another process");
   }

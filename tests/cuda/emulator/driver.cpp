@@ -1,6 +1,7 @@
 // libcuda.so.1: CUDA's driver functions, as far as the plugin uses them.
 #include <dlfcn.h>
 #include <link.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -71,6 +72,7 @@ constexpr int most_devices = 64;
 std::atomic<pid_t> owner = 0;  // the process that called cuInit
 std::atomic<std::uint64_t> launches = 0;
 std::atomic<std::uint64_t> graph_launches = 0;
+std::atomic<std::uint64_t> copies_to_host = 0;
 std::atomic<int> last_priority = 0;  // of the stream of the last launch
 std::atomic<const char*> last_kernel = "";
 std::atomic<bool> lost = false;  // the device, by TESSERA_EMULATOR_LOSE
@@ -297,14 +299,36 @@ void load_lazily(const std::string& kernel, const emulator::Stream& stream) {
   }
 }
 
+/// TESSERA_EMULATOR_HANGS="FUNCTION NUMBER [SIGNAL]": this call of the function does not return.
+/// With a signal, the process gets that there.
+void hang_where_asked(std::string_view function) {
+  static std::atomic<int> times = 0;
+  const char* const asked = std::getenv("TESSERA_EMULATOR_HANGS");
+  int number = 0;
+  int signal = 0;
+  char where[64] = {};
+  if (asked == nullptr || std::sscanf(asked, "%63s %d %d", where, &number, &signal) < 2 ||
+      function != where || ++times != number) {
+    return;
+  }
+  if (signal != 0) {
+    kill(getpid(), signal);
+    return;
+  }
+  while (true) {
+    pause();
+  }
+}
+
 /// Functions that wait for all streams of the device: those of TESSERA_EMULATOR_BLOCKS.
-void wait_where_asked(std::string_view function) {
+void wait_where_asked(std::string_view function, const ContextData* context) {
+  hang_where_asked(function);
   const char* const asked = std::getenv("TESSERA_EMULATOR_BLOCKS");
   std::string_view names = asked == nullptr ? "" : asked;
-  while (!names.empty()) {
+  while (!names.empty() && context != nullptr) {
     const std::size_t end = std::min(names.find(':'), names.size());
     if (names.substr(0, end) == function) {
-      Executor::instance().synchronize_device(current->device);
+      Executor::instance().synchronize_device(context->device);
     }
     names.remove_prefix(std::min(end + 1, names.size()));
   }
@@ -325,6 +349,7 @@ std::uint64_t elements_of_rows(const std::vector<std::byte>& structure) {
 extern "C" {
 
 Result cuInit(unsigned) {
+  hang_where_asked(__func__);
   pid_t none = 0;
   if (device_count() == 0) {
     return Result::no_device;
@@ -426,6 +451,7 @@ Result cuDevicePrimaryCtxRetain(Context* context, DeviceNumber device) {
   if (device < 0 || device >= device_count()) {
     return Result::invalid_device;
   }
+  wait_where_asked(__func__, &contexts[device]);
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   ContextData& own = contexts[device];
@@ -450,7 +476,7 @@ Result cuMemAlloc_v2(DevicePointer* data, std::size_t bytes) {
   if (bytes == 0) {
     return Result::invalid_value;
   }
-  wait_where_asked("cuMemAlloc");
+  wait_where_asked(__func__, current);
   void* memory = Memory::instance().allocate(current->device, bytes);
   *data = reinterpret_cast<DevicePointer>(memory);
   return memory == nullptr ? Result::out_of_memory : Result::success;
@@ -461,7 +487,7 @@ Result cuMemFree_v2(DevicePointer data) {
   if (result != Result::success) {
     return result;
   }
-  wait_where_asked("cuMemFree");
+  wait_where_asked(__func__, current);
   return Memory::instance().free(reinterpret_cast<void*>(data)) ? Result::success
                                                                 : Result::invalid_value;
 }
@@ -471,7 +497,7 @@ Result cuMemHostAlloc(void** data, std::size_t bytes, unsigned) {
   if (result != Result::success) {
     return result;
   }
-  wait_where_asked("cuMemHostAlloc");
+  wait_where_asked(__func__, current);
   *data = Memory::instance().allocate_pinned(bytes);
   return *data == nullptr ? Result::out_of_memory : Result::success;
 }
@@ -481,7 +507,7 @@ Result cuMemFreeHost(void* data) {
   if (result != Result::success) {
     return result;
   }
-  wait_where_asked("cuMemFreeHost");
+  wait_where_asked(__func__, current);
   return Memory::instance().free_pinned(data) ? Result::success : Result::invalid_value;
 }
 
@@ -496,6 +522,7 @@ Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, std::size_t byte
 }
 
 Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, std::size_t bytes, StreamHandle stream) {
+  ++copies_to_host;
   return Memory::instance().is_device(pointer(from)) ? queue_copy(to, pointer(from), bytes, stream)
                                                      : Result::invalid_value;
 }
@@ -524,7 +551,7 @@ Result cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 Result cuStreamCreateWithPriority(StreamHandle* stream, unsigned, int priority) {
   const Result result = outside_recordings();
   if (result == Result::success) {
-    wait_where_asked("cuStreamCreate");
+    wait_where_asked(__func__, current);
     *stream = new StreamData{Executor::instance().make(current->device)};
     (*stream)->stream->priority = priority;
   }
@@ -538,6 +565,7 @@ Result cuStreamCreate(StreamHandle* stream, unsigned flags) {
 Result cuStreamDestroy_v2(StreamHandle stream) {
   const Result result = outside_recordings();
   if (result == Result::success) {
+    wait_where_asked(__func__, current);
     Executor::instance().destroy(*stream->stream);
     delete stream;
   }
@@ -556,6 +584,7 @@ Result cuStreamSynchronize(StreamHandle stream) {
   if (result != Result::success) {
     return result;
   }
+  wait_where_asked(__func__, current);
   Executor::instance().synchronize(stream->stream);
   return usable();
 }
@@ -634,7 +663,7 @@ Result cuModuleLoadData(Module* module, const void* image) {
   if (const char* const refusal = std::getenv("TESSERA_EMULATOR_IMAGE")) {
     return static_cast<Result>(std::atoi(refusal));
   }
-  wait_where_asked("cuModuleLoadData");
+  wait_where_asked(__func__, current);
   *module = new ModuleData;
   constexpr std::string_view mark = emulator::module_image_mark;
   if (image == nullptr || std::strncmp(static_cast<const char*>(image), mark.data(), mark.size())) {
@@ -663,6 +692,7 @@ Result cuModuleGetFunction(Function* function, Module, const char* name) {
   if (result != Result::success) {
     return result;
   }
+  wait_where_asked(__func__, current);
   return with_libraries([&](Libraries& all) {
     if (is_left_out(name)) {
       return Result::not_found;
@@ -683,6 +713,7 @@ Result cuFuncSetAttribute(Function function, int attribute, int value) {
   if (result != Result::success) {
     return result;
   }
+  wait_where_asked(__func__, current);
   if (attribute != most_launched_memory || value < 0 ||
       static_cast<std::size_t>(value) > emulator::most_launched_bytes) {
     return Result::invalid_value;
@@ -767,7 +798,7 @@ Result cuStreamEndCapture(StreamHandle stream, GraphHandle* graph) {
 Result cuGraphInstantiateWithFlags(GraphExec* exec, GraphHandle graph, unsigned long long flags) {
   const Result result = outside_recordings();
   if (result == Result::success && flags == 0 && graph != nullptr) {
-    wait_where_asked("cuGraphInstantiate");
+    wait_where_asked(__func__, current);
     *exec = new GraphExecData{*graph};
     return Result::success;
   }
@@ -798,6 +829,7 @@ Result cuGraphLaunch(GraphExec exec, StreamHandle stream) {
 Result cuGraphExecDestroy(GraphExec exec) {
   const Result result = outside_recordings();
   if (result == Result::success) {
+    wait_where_asked(__func__, current);
     if (*exec->running > 0) {
       Executor::instance().set_fault("cuGraphExecDestroy: the graph is still running");
     }
@@ -822,7 +854,8 @@ std::uint64_t emulator_launches() { return launches; }
 const char* emulator_last_kernel() { return last_kernel; }
 int emulator_last_priority() { return last_priority; }
 std::uint64_t emulator_graph_launches() { return graph_launches; }
-void emulator_wait_where_asked(const char* function) { wait_where_asked(function); }
+std::uint64_t emulator_copies_to_host() { return copies_to_host; }
+void emulator_wait_where_asked(const char* function) { wait_where_asked(function, current); }
 
 int emulator_current_device() {
   return usable() == Result::success && current != nullptr ? current->device : -1;

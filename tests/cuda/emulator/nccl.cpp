@@ -412,6 +412,7 @@ Result ncclGetVersion(int* version) {
 }
 
 Result ncclGetUniqueId(UniqueId* id) {
+  emulator_wait_where_asked(__func__);
   emulator::die_where_asked(0, "ncclGetUniqueId");
   const std::string path = Region::create();
   *id = {};
@@ -439,6 +440,7 @@ const char* ncclGetLastError(Comm) {
 }
 
 Result ncclCommInitRankConfig(Comm* made, int ranks, UniqueId id, int rank, Config* config) {
+  emulator_wait_where_asked(__func__);
   emulator::die_where_asked(rank, "ncclCommInitRankConfig");
   const int device = emulator_current_device();
   if (device < 0) {
@@ -522,6 +524,7 @@ Result ncclCommFinalize(Comm comm) {
 }
 
 Result ncclCommDestroy(Comm comm) {
+  emulator_wait_where_asked(__func__);
   if (comm == nullptr || comm->ended_by != nullptr) {
     return mistake("ncclCommDestroy of a communicator that is no more");
   }
@@ -539,6 +542,7 @@ Result ncclCommDestroy(Comm comm) {
 }
 
 Result ncclCommAbort(Comm comm) {
+  emulator_wait_where_asked(__func__);
   if (comm == nullptr || comm->ended_by != nullptr) {
     return mistake("ncclCommAbort of a communicator that is no more");
   }
@@ -649,7 +653,7 @@ Result ncclMemAlloc(void** data, std::size_t bytes) {
   if (device < 0) {
     return refusal(Result::unhandled_cuda_error, "no context is set in this thread");
   }
-  emulator_wait_where_asked("ncclMemAlloc");
+  emulator_wait_where_asked(__func__);
   *data = Memory::instance().allocate(device, bytes);
   if (*data == nullptr) {
     return refusal(Result::unhandled_cuda_error, "out of memory");
@@ -660,7 +664,7 @@ Result ncclMemAlloc(void** data, std::size_t bytes) {
 
 Result ncclMemFree(void* data) {
   emulator::die_where_asked(rank_of_process, "ncclMemFree");
-  emulator_wait_where_asked("ncclMemFree");
+  emulator_wait_where_asked(__func__);
   if (const std::string wrong = WindowMemory::instance().remove(data); !wrong.empty()) {
     return mistake(text("ncclMemFree: ", wrong));
   }
