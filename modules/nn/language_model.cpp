@@ -209,7 +209,7 @@ void LanguageModel::set_cache(KeyValueCache* cache) {
           .advice = "generate with the model before its attention was replaced"});
   }
   if (cache != nullptr) {
-    cache->layers.resize(attentions.size(), AttentionCache(cache->axis));
+    cache->layers.resize(attentions.size(), AttentionCache(cache->axis, cache->kept));
     cache->states.resize(recurrent.size());
   }
   cache_ = cache;

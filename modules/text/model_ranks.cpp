@@ -120,8 +120,9 @@ class BatchScope {
 }  // namespace
 
 ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const DeviceMesh& mesh,
-                       int context)
+                       int context, std::optional<DType> keys)
     : model_(model), world_(world), mesh_(mesh), context_(context) {
+  cache_.kept = keys;
   if (context_ >= 0) {
     chunks_ = mesh_.axis_size(context_);
     cache_.axis = context_;
