@@ -10,10 +10,14 @@
 
 #include "catch.hpp"
 #include "errors.hpp"
+#include "on_ranks.hpp"
 
 import tessera.base;
+import tessera.mesh;
+import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
+import tessera.dtensor;
 import tessera.nn;
 import tessera.coded;
 import tessera.text;
@@ -87,7 +91,75 @@ std::string kind_of(nn::Module& model, const std::string& name) {
   return "";
 }
 
+/// An embedding and two products, whose weights are in these codes.
+class Layers final : public nn::Module {
+ public:
+  explicit Layers(coded::CodeType type)
+      : embed_(add_child<nn::Embedding>("embed", 13, 64, 0.5)),
+        wide_(add_child<nn::Linear>("wide", 64, 128, true, 0.3)),
+        narrow_(add_child<nn::Linear>("narrow", 128, 32, true, 0.3)) {
+    set_names();
+    coded::use_codes(*this, [&](const coded::CodableWeight&) { return std::optional(type); });
+    set_seed(5);
+    nn::materialize(*this);
+    nn::initialize(*this);
+    for (const nn::Child& layer : {wide_, narrow_}) {
+      layer->parameter("bias")->value =
+          full(layer->parameter("bias")->value.shape(), 0.5, DType::f32);
+    }
+  }
+  std::string_view kind() const override { return "Layers"; }
+  Tensors forward(const Tensors& inputs) override {
+    return {(*narrow_)((*wide_)((*embed_)(inputs[0])))};
+  }
+
+  /// The ranks of the mesh have parts of the layers, as styles give them.
+  void split(const DeviceMesh& mesh) {
+    for (const auto& [layer, name] :
+         {std::pair(embed_, "rows"), std::pair(wide_, "columns"), std::pair(narrow_, "rows")}) {
+      const nn::LayerSplit split = nn::split_of(*layer, name);
+      for (const auto& [own, parameter] : layer->parameters()) {
+        Placement placement = Replicate();
+        for (const auto& [of_split, there] : split.parameters) {
+          placement = of_split == parameter ? there : placement;
+        }
+        parameter->value = distribute(parameter->value, Layout::make(mesh, {placement}));
+      }
+      nn::check_placements(*layer, std::vector<int>{0});
+    }
+  }
+
+ private:
+  nn::Child embed_;
+  nn::Child wide_;
+  nn::Child narrow_;
+};
+
 }  // namespace
+
+TEST_CASE("layers in codes that ranks have in parts compute the same") {
+  const NoGrad no_grad;
+  const std::vector<std::int64_t> numbers = {0, 12, 7, 6, 3, 11};
+  const Tensor tokens = from_values(std::span(numbers), {2, 3});
+  for (const coded::CodeType type : {coded::CodeType::q8_0, coded::CodeType::q4_0,
+                                     coded::CodeType::int8, coded::CodeType::bf16}) {
+    const std::vector<double> whole = to_doubles(Layers(type)(tokens));
+    testing::on_ranks(2, [&](int) {
+      const NoGrad own;
+      const DeviceMesh mesh = DeviceMesh::make({"tensor"}, {2});
+      Layers layers(type);
+      layers.split(mesh);
+      const Tensor x = distribute(tokens, Layout::make(mesh, {Replicate()}));
+      const std::vector<double> parts = to_doubles(full_tensor(layers(x)));
+      testing::check(parts.size() == whole.size(), "the shape");
+      for (std::size_t i = 0; i < whole.size(); ++i) {
+        testing::check(std::abs(parts[i] - whole[i]) < 1e-4, "an element");
+      }
+    });
+  }
+  // Half of 128 columns is no whole block of Q4_K, of Q8_0 it is two.
+  CHECK_THROWS_AS(Layers(coded::CodeType::q4_k), Error);
+}
 
 TEST_CASE("texts have the same bits alone and among others with every form of weights") {
   const NoGrad no_grad;
