@@ -50,6 +50,10 @@ class TensorSource {
 
   /// The type as it is stored, such as "Q4_K" where reading decodes it; default: info's.
   virtual std::string stored_type(const std::string& name) const;
+  /// Rows of a matrix whose elements are stored in blocks of codes (stored_type) as these are:
+  /// bytes u8 [rows, bytes of a row]. Undefined: they are stored otherwise. Error (input): no such
+  /// tensor.
+  virtual Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const;
   /// The layout that the tensor had when it was saved, such as "[Shard(0)] on mesh(shard=2)" or
   /// "plain"; "": the format does not say.
   virtual std::string saved_layout(const std::string& name) const;

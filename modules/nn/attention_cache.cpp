@@ -23,43 +23,45 @@ namespace tessera::nn {
 namespace {
 
 /// Makes room for `added` more tokens of x [B, T, KV, D] after the first `length` of `kept`
-/// [B, KV, room, D]. A head's tokens are contiguous: attention reads them one head after the other.
-void make_room(Tensor& kept, const Tensor& x, std::int64_t length, std::int64_t added) {
+/// [B, KV, room, D], in the type `dtype`. A head's tokens are contiguous: attention reads them one
+/// head after the other.
+void make_room(Tensor& kept, const Tensor& x, DType dtype, std::int64_t length,
+               std::int64_t added) {
   constexpr std::int64_t first_room = 256;
   const std::int64_t needed = length + added;
   if (kept && kept.size(2) >= needed) {
     return;
   }
   const std::int64_t room = std::max({needed, first_room, kept ? 2 * kept.size(2) : 0});
-  const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, x.dtype(), x.device());
+  const Tensor larger = empty({x.size(0), x.size(2), room, x.size(3)}, dtype, x.device());
   if (length > 0) {
     ops::copy_(ops::narrow(larger, 2, 0, length), ops::narrow(kept, 2, 0, length));
   }
   kept = larger;
 }
 
-/// Makes room for so many places in `kept` [1, KV, places, D] of x [1, T, KV, D].
-void make_places(Tensor& kept, const Tensor& x, std::int64_t places) {
+/// Makes room for so many places in `kept` [1, KV, places, D] of x [1, T, KV, D], in this type.
+void make_places(Tensor& kept, const Tensor& x, DType dtype, std::int64_t places) {
   if (kept && kept.size(2) >= places) {
     return;
   }
-  const Tensor larger = empty({1, x.size(2), places, x.size(3)}, x.dtype(), x.device());
+  const Tensor larger = empty({1, x.size(2), places, x.size(3)}, dtype, x.device());
   if (kept) {
     ops::copy_(ops::narrow(larger, 2, 0, kept.size(2)), kept);
   }
   kept = larger;
 }
 
-/// Tokens of what is kept, as [B, T, KV, D].
-Tensor kept_tokens(const Tensor& kept, std::int64_t first, std::int64_t count) {
-  return ops::transpose(ops::narrow(kept, 2, first, count), 1, 2);
+/// Tokens of what is kept, as [B, T, KV, D] in the type of queries.
+Tensor kept_tokens(const Tensor& kept, std::int64_t first, std::int64_t count, DType dtype) {
+  return ops::transpose(ops::cast(ops::narrow(kept, 2, first, count), dtype), 1, 2);
 }
 
 /// Writes x [B, T, KV, D] after the first `length` tokens, and returns all of them.
-Tensor append_to(Tensor& kept, const Tensor& x, std::int64_t length) {
-  make_room(kept, x, length, x.size(1));
+Tensor append_to(Tensor& kept, const Tensor& x, DType dtype, std::int64_t length) {
+  make_room(kept, x, dtype, length, x.size(1));
   ops::copy_(ops::narrow(kept, 2, length, x.size(1)), ops::transpose(x, 1, 2));
-  return kept_tokens(kept, 0, length + x.size(1));
+  return kept_tokens(kept, 0, length + x.size(1), x.dtype());
 }
 
 /// Errors: tokens, or sums of them, are split along another axis than `allowed`.
@@ -80,14 +82,14 @@ void check_layout(const Tensor& x, int allowed) {
 }
 
 /// append_to() of this rank's part: a rank keeps the heads that it computes.
-Tensor append_own(Tensor& kept, const Tensor& x, std::int64_t length) {
+Tensor append_own(Tensor& kept, const Tensor& x, DType dtype, std::int64_t length) {
   if (!x.is_distributed()) {
-    return append_to(kept, x, length);
+    return append_to(kept, x, dtype, length);
   }
   check_layout(x, -1);
   Dims shape = x.shape();
   shape[1] += length;
-  return make_distributed(append_to(kept, x.local(), length),
+  return make_distributed(append_to(kept, x.local(), dtype, length),
                           Spec::make(x.layout(), shape, x.dtype()));
 }
 
@@ -153,8 +155,9 @@ class OwnResult {
 
  private:
   void add(std::int64_t place, std::int64_t count, const ops::AttentionBlockOptions& options) {
-    const ops::AttentionBlock block = ops::attention_block(
-        q_, kept_tokens(keys_, place, count), kept_tokens(values_, place, count), options);
+    const ops::AttentionBlock block =
+        ops::attention_block(q_, kept_tokens(keys_, place, count, q_.dtype()),
+                             kept_tokens(values_, place, count, q_.dtype()), options);
     result_ = ops::attention_merge(result_, block);
   }
 
@@ -229,9 +232,9 @@ ops::AttentionBlock merged(const ops::AttentionBlock& own, bool chunks,
   return result;
 }
 
-/// Writes x [1, T, KV, D], the tokens of a batch, into their places.
-void keep_rows(Tensor& kept, const Tensor& x, const RaggedBatch& batch) {
-  make_places(kept, x, batch.places);
+/// Writes x [1, T, KV, D], the tokens of a batch, into their places, in this type.
+void keep_rows(Tensor& kept, const Tensor& x, DType dtype, const RaggedBatch& batch) {
+  make_places(kept, x, dtype, batch.places);
   const Tensor by_head = ops::transpose(x, 1, 2);  // (1, KV, T, D)
   std::int64_t token = 0;                          // of the row's first one
   for (const RaggedRow& row : batch.rows) {
@@ -247,8 +250,9 @@ void keep_rows(Tensor& kept, const Tensor& x, const RaggedBatch& batch) {
   }
 }
 
-/// What is kept of all tokens of a row, as [1, T, KV, D]: as it is where it is in one piece.
-Tensor kept_of_row(const Tensor& kept, const RaggedRow& row) {
+/// What is kept of all tokens of a row, as [1, T, KV, D] in the type of queries: as it is where it
+/// is in one piece and has that type.
+Tensor kept_of_row(const Tensor& kept, const RaggedRow& row, DType dtype) {
   std::vector<Tensor> pieces;
   for (const PositionRun& run : row.kept) {
     const std::int64_t count = std::min(run.count, row.end() - run.position);
@@ -256,7 +260,8 @@ Tensor kept_of_row(const Tensor& kept, const RaggedRow& row) {
       pieces.push_back(ops::narrow(kept, 2, run.place, count));
     }
   }
-  return ops::transpose(pieces.size() == 1 ? pieces[0] : ops::cat(pieces, 2), 1, 2);
+  return ops::transpose(ops::cast(pieces.size() == 1 ? pieces[0] : ops::cat(pieces, 2), dtype), 1,
+                        2);
 }
 
 /// This rank's part y of a result, which is laid out as its queries are.
@@ -328,8 +333,8 @@ void AttentionCache::append(Tensor& keys, Tensor& values) {
   check_fits(keys_, local_of(keys), "keys");
   check_fits(values_, local_of(values), "values");
   const std::int64_t added = keys.size(1);
-  keys = append_own(keys_, keys, length_);
-  values = append_own(values_, values, length_);
+  keys = append_own(keys_, keys, kept_.value_or(keys.dtype()), length_);
+  values = append_own(values_, values, kept_.value_or(values.dtype()), length_);
   length_ += added;
 }
 
@@ -372,7 +377,7 @@ Tensor AttentionCache::attend(const Tensor& q, const Tensor& keys, const Tensor&
   const auto keep = [&](Tensor& kept, const Tensor& x, const char* what) {
     const Tensor all = of_all_tokens(x);
     check_fits(kept, all, what);
-    make_room(kept, all, before, added);
+    make_room(kept, all, kept_.value_or(all.dtype()), before, added);
     for (const PositionRun& run : sharers.parts.runs(sharers.rank, begin, end)) {
       ops::copy_(ops::narrow(kept, 2, run.place, run.count),
                  ops::transpose(ops::narrow(all, 1, run.position - begin, run.count), 1, 2));
@@ -397,8 +402,11 @@ Tensor AttentionCache::attend_whole(const Tensor& q, const Tensor& keys, const T
   ops::AttentionBlockOptions at = options;
   at.first_query = length_;
   const std::int64_t added = keys.size(1);
-  const Tensor all = local_of(append_own(keys_, keys, length_));
-  const Tensor of_values = values ? local_of(append_own(values_, values, length_)) : all;
+  const auto append_as_kept = [&](Tensor& kept, const Tensor& x) {
+    return local_of(append_own(kept, x, kept_.value_or(x.dtype()), length_));
+  };
+  const Tensor all = append_as_kept(keys_, keys);
+  const Tensor of_values = values ? append_as_kept(values_, values) : all;
   length_ += added;
   const ops::AttentionBlock block = ops::attention_block(local_of(q), all, of_values, at);
   return laid_out_as(q, ops::cast(block.y, q.dtype()));
@@ -415,10 +423,10 @@ Tensor AttentionCache::attend_rows(const Tensor& q, const Tensor& keys, const Te
   const Tensor& own_q = local_of(q);  // (1, T, H, D)
   require(own_q.size(0) == 1, "attention cache: a batch of several texts is one row of tokens");
   if (keys) {
-    keep_rows(keys_, local_of(keys), *batch_);
+    keep_rows(keys_, local_of(keys), kept_.value_or(keys.dtype()), *batch_);
   }
   if (values) {
-    keep_rows(values_, local_of(values), *batch_);
+    keep_rows(values_, local_of(values), kept_.value_or(values.dtype()), *batch_);
   }
   const Tensor begins = zeros({1, own_q.size(1)}, DType::i64, own_q.device());
   std::vector<Tensor> results;
@@ -433,9 +441,9 @@ Tensor AttentionCache::attend_rows(const Tensor& q, const Tensor& keys, const Te
       // One document: a single query is computed as one of many is.
       of_row.documents = ops::narrow(begins, 1, 0, row.count);
     }
-    const Tensor row_keys = kept_of_row(keys_, row);
+    const Tensor row_keys = kept_of_row(keys_, row, q.dtype());
     const ops::AttentionBlock block = ops::attention_block(
-        row_q, row_keys, values_ ? kept_of_row(values_, row) : row_keys, of_row);
+        row_q, row_keys, values_ ? kept_of_row(values_, row, q.dtype()) : row_keys, of_row);
     results.push_back(sinks ? with_sinks(block, own_sinks(sinks, q), q.dtype()) : block.y);
     begin += row.count;
   }

@@ -32,8 +32,10 @@ class AttentionCache {
  public:
   /// Each rank has all tokens of the heads that it computes.
   AttentionCache() = default;
-  /// Each rank of this mesh axis keeps its part of the tokens (PositionParts).
-  explicit AttentionCache(int axis) : axis_(axis) {}
+  /// Each rank of this mesh axis keeps its part of the tokens (PositionParts); -1: all of them.
+  /// `kept`: the type in which keys and values are kept; none: as they come.
+  explicit AttentionCache(int axis, std::optional<DType> kept = std::nullopt)
+      : axis_(axis), kept_(kept) {}
 
   bool is_split() const { return axis_ >= 0; }
   /// Whether attend() computes attention: it is split, or has a batch of several texts.
@@ -64,10 +66,11 @@ class AttentionCache {
                 const ops::AttentionBlockOptions& options, std::int64_t chunk = 0,
                 const Tensor& sinks = {});
   /// Forgets all tokens.
-  void clear() { *this = AttentionCache(axis_); }
+  void clear() { *this = AttentionCache(axis_, kept_); }
 
  private:
   int axis_ = -1;
+  std::optional<DType> kept_;
   /// attend() of one that is neither split nor has a batch: without chunks and sinks.
   Tensor attend_whole(const Tensor& q, const Tensor& keys, const Tensor& values,
                       const ops::AttentionBlockOptions& options);
@@ -88,6 +91,8 @@ class AttentionCache {
 struct KeyValueCache {
   /// The mesh axis over which each attention layer's cache is split; -1: none.
   int axis = -1;
+  /// The type in which keys and values are kept; none: as layers compute them.
+  std::optional<DType> kept = {};
   std::vector<AttentionCache> layers = {};  // of those that attend
   std::vector<RecurrentState> states = {};  // of those that pass on a state
   const RaggedBatch* batch = nullptr;       // see set_batch()

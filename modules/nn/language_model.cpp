@@ -276,7 +276,7 @@ void LanguageModel::set_cache(KeyValueCache* cache) {
     places.push_back(source < 0 ? count++ : places.at(static_cast<std::size_t>(source)));
   }
   if (cache != nullptr) {
-    cache->layers.resize(count, AttentionCache(cache->axis));
+    cache->layers.resize(count, AttentionCache(cache->axis, cache->kept));
     cache->states.resize(recurrent.size());
   }
   cache_ = cache;

@@ -1,6 +1,7 @@
 // Whole runs, as `tessera train` does them; models as others store them; text.
 export module tessera:runs;
 
+import tessera.coded;
 import tessera.evaluation;
 import tessera.hub;
 import tessera.runs;
@@ -62,6 +63,11 @@ using text::Copies, text::ModelFiles, text::ModelRanks, text::RankGrid, text::Te
     text::with_text_model;
 
 }  // namespace tessera::text
+
+export namespace tessera::coded {
+/// How the weights of a model that is not trained are kept.
+using coded::CodeType, coded::WeightForm;
+}  // namespace tessera::coded
 
 export namespace tessera::evaluation {
 

@@ -145,8 +145,9 @@ TokenLikelihoods read_likelihoods(std::span<const double> values, std::int64_t t
 }
 
 ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const DeviceMesh& mesh,
-                       int context)
+                       int context, std::optional<DType> keys)
     : model_(model), world_(world), mesh_(mesh), context_(context) {
+  cache_.kept = keys;
   if (context_ >= 0) {
     chunks_ = mesh_.axis_size(context_);
     cache_.axis = context_;

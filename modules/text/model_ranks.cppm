@@ -34,8 +34,10 @@ class ModelRanks {
   /// The model must outlive it. `world`: where ranks were started. `mesh`: of the ranks on which
   /// the model's parameters are; none: this rank has all of them. `context`: the axis of the mesh
   /// over which sequences are split, for which the model has the style ContextParallel; -1: none.
+  /// `keys`: the type in which keys and values are kept; none: as they are computed.
   explicit ModelRanks(nn::LanguageModel& model, collective::World* world = nullptr,
-                      const DeviceMesh& mesh = {}, int context = -1);
+                      const DeviceMesh& mesh = {}, int context = -1,
+                      std::optional<DType> keys = std::nullopt);
   ~ModelRanks();
   ModelRanks(const ModelRanks&) = delete;
   ModelRanks& operator=(const ModelRanks&) = delete;

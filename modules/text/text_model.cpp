@@ -24,6 +24,7 @@ import tessera.tensor;
 import tessera.collective;
 import tessera.ops;
 import tessera.nn;
+import tessera.coded;
 import tessera.models;
 import tessera.parallel;
 import tessera.checkpoint;
@@ -49,10 +50,23 @@ struct StoredModel {
   hub::ModelTokenizer tokenizer = {};  // without one: null
   std::function<void(nn::LanguageModel& model)> load = {};
   std::function<bool(const std::string& name)> has = {};  // a tensor, by its name in the model
+  /// The form in which a weight is stored; none: plainly, or in a form that is not computed with.
+  std::function<std::optional<coded::CodeType>(const std::string& name)> form = {};
 };
 
-/// The model, with the biases of experts that are stored besides what its family has.
-std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored) {
+std::optional<coded::CodeType> form_of(const TensorSource& from, const std::string& name) {
+  if (!from.contains(name)) {
+    return std::nullopt;
+  }
+  const auto type = coded::code_type(from.stored_type(name));
+  const bool has_rows = type && (coded::block_of(*type) == 1 || from.stored_rows(name, 0, 0));
+  return has_rows ? type : std::nullopt;
+}
+
+/// The model, with the biases of experts that are stored besides what its family has, on so many
+/// ranks.
+std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored, coded::WeightForm form,
+                                            int split) {
   auto model = hub::make_model(stored.shape, 0);
   for (nn::SparseMixture* const mixture : nn::all_mixtures(*model)) {
     if (stored.has(mixture->name() + ".choice_bias")) {
@@ -60,6 +74,7 @@ std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored) {
     }
   }
   model->set_names();
+  set_weight_form(*model, form, split, stored.form);
   return model;
 }
 
@@ -82,8 +97,15 @@ StoredModel stored_in_checkpoint(const ModelFiles& model_files, hub::BaseUse use
   }
   hub::check_stored_sizes(stored.shape, files->weights, "model.", path);
   stored.has = [files](const std::string& name) { return files->reader.contains("model." + name); };
+  stored.form = [files](const std::string& name) {
+    return form_of(files->weights, "model." + name);
+  };
   stored.load = [files](nn::LanguageModel& model) {
-    StateDict weights{.tensors = nn::values_by_name(nn::all_parameters(model)), .scalars = {}};
+    std::vector<nn::ParameterPointer> plain = nn::all_parameters(model);
+    std::erase_if(plain, [](const nn::ParameterPointer& parameter) {
+      return parameter->initialization.kind == nn::Initialization::Kind::packed;
+    });
+    StateDict weights{.tensors = nn::values_by_name(plain), .scalars = {}};
     for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
       if (buffer->saved && files->reader.contains("model." + buffer->name)) {
         weights.tensors.emplace(buffer->name, buffer->value);
@@ -91,7 +113,11 @@ StoredModel stored_in_checkpoint(const ModelFiles& model_files, hub::BaseUse use
     }
     LoadOptions options;
     options.prefix = "model.";
+    for (const std::string& name : hub::packed_names(model)) {
+      options.ignore.push_back(options.prefix + name);
+    }
     load_state(files->weights, weights, options);
+    hub::load_packed_weights(files->weights, model, options.prefix);
   };
   return stored;
 }
@@ -115,6 +141,7 @@ StoredModel stored_in_folder(const ModelFiles& model_files) {
       model_files, hub::names_of(hub::family_of(stored.shape), hub::sizes_of(stored.shape)));
   hub::check_stored_sizes(stored.shape, files->weights, "", path);
   stored.has = [files](const std::string& name) { return files->weights.contains(name); };
+  stored.form = [files](const std::string& name) { return form_of(files->weights, name); };
   stored.load = [files](nn::LanguageModel& model) {
     hub::load_model_weights(files->weights, model);
   };
@@ -225,6 +252,26 @@ std::unique_ptr<parallel::ParallelPlan> split(nn::LanguageModel& model,
 
 }  // namespace
 
+void set_weight_form(
+    nn::LanguageModel& model, coded::WeightForm form, std::int64_t split,
+    const std::function<std::optional<coded::CodeType>(const std::string& weight)>& stored) {
+  const bool as_stored = form == coded::WeightForm::stored;
+  const auto type_of = [&](const coded::CodableWeight& weight) {
+    const auto own = stored ? stored(weight.name) : std::nullopt;
+    const auto type = coded::code_type_for(form, weight.shape[1], weight.of_tokens, own);
+    const bool whole = !type || weight.shape[1] % (split * coded::block_of(*type)) == 0;
+    return as_stored && !whole ? std::nullopt : type;
+  };
+  try {
+    coded::use_codes(model, type_of);
+  } catch (const Error&) {
+    if (!as_stored) {
+      throw;
+    }
+    // A family whose layers cannot be replaced: weights are what they are without codes.
+  }
+}
+
 std::int64_t parameter_bytes(nn::LanguageModel& model) {
   std::int64_t bytes = 0;
   for (const nn::ParameterPointer& parameter : nn::all_parameters(model)) {
@@ -244,7 +291,7 @@ TextModel::TextModel(const ModelFiles& files, const RankGrid& grid, collective::
 void TextModel::open(const ModelFiles& files, const RankGrid& grid, collective::World* world) {
   StoredModel stored =
       stored_at(files, world == nullptr ? hub::BaseUse::values : hub::BaseUse::compared);
-  model_ = model_of(stored);
+  model_ = model_of(stored, files.precision, grid.split);
   shape_ = std::move(stored.shape);
   tokenizer_ = std::move(stored.tokenizer);
   if (tokenizer_.opened.tokenizer) {
@@ -263,13 +310,13 @@ void TextModel::open(const ModelFiles& files, const RankGrid& grid, collective::
     plan_->initialized();
   }
   model_->train(false);
-  ranks_ = std::make_unique<ModelRanks>(*model_, world, mesh,
-                                        grid.context > 1 ? mesh.axis_index(context_axis) : -1);
+  ranks_ = std::make_unique<ModelRanks>(
+      *model_, world, mesh, grid.context > 1 ? mesh.axis_index(context_axis) : -1, files.keys);
 }
 
 std::int64_t check_split(const ModelFiles& files, const RankGrid& grid) {
   const StoredModel stored = stored_at(files, hub::BaseUse::values);
-  const auto model = model_of(stored);
+  const auto model = model_of(stored, files.precision, grid.split);
   const auto plan =
       grid.of_copy() == 1 ? nullptr : split(*model, stored.shape, grid, mesh_of(grid, 0));
   return parameter_bytes(*model);

@@ -6,6 +6,7 @@ import tessera.data;
 import tessera.collective;
 import tessera.nn;
 import tessera.parallel;
+import tessera.coded;
 import tessera.hub;
 import :copies;
 import :model_ranks;
@@ -28,11 +29,15 @@ struct ModelFiles {
   std::string tokenizer;  // a folder or file with it; empty: the one that the model has
   std::string base;       // see WholeCheckpoint; empty: where the checkpoint says that it is
   std::string adapter;    // a folder of PEFT that is merged with a folder's weights; empty: none
+  /// In which form weights are kept, and computed with.
+  coded::WeightForm precision = coded::WeightForm::stored;
+  /// The type in which keys and values are kept; none: as they are computed.
+  std::optional<DType> keys = std::nullopt;
 };
 
 /// The model of a checkpoint of 'tessera train', of a folder in Hugging Face's format or of a GGUF
-/// file, with its tokenizer: in this process alone, or a copy on several ranks. Weights of other
-/// types are computed with in float32.
+/// file, with its tokenizer: in this process alone, or a copy on several ranks. Sums are computed
+/// in float32, of the values that ModelFiles::precision leaves of the weights.
 class TextModel {
  public:
   /// Errors (input): there is no such model; its weights do not fit its sizes, or are not those of
@@ -76,6 +81,14 @@ class TextModel {
   std::unique_ptr<ModelRanks> ranks_;
   Copies copies_;
 };
+
+/// Gives the layers of a model without values the form in which they keep their weights
+/// (coded::use_codes); one that is split over ranks keeps whole blocks on each. `stored`: the form
+/// that a weight has in its file. Error (input): the blocks of a form that was asked for would be
+/// cut by the ranks.
+void set_weight_form(nn::LanguageModel& model, coded::WeightForm form, std::int64_t split,
+                     const std::function<std::optional<coded::CodeType>(const std::string& weight)>&
+                         stored = nullptr);
 
 /// Bytes of all parameters of a model that this rank has.
 std::int64_t parameter_bytes(nn::LanguageModel& model);

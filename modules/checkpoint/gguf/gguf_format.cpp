@@ -5,6 +5,7 @@ module;
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -12,13 +13,12 @@ module;
 #include <span>
 #include <string>
 #include <system_error>
+#include <tessera/block_codes.hpp>
 #include <tessera/gguf.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
-
-#include "blocks.hpp"
 module tessera.checkpoint;
 
 import tessera.base;
@@ -81,6 +81,23 @@ class GgufFile final : public TensorSource {
   std::string stored_type(const std::string& name) const override {
     info(name);  // throws for a name that is not there
     return std::string(stored_.at(name).type->name);
+  }
+
+  Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const override {
+    const Dims& shape = info(name).shape;
+    const StoredBytes& at = stored_.at(name);
+    if (at.type->decode == nullptr || shape.size() != 2) {
+      return {};
+    }
+    require(row >= 0 && rows >= 0 && row + rows <= shape[0], "GGUF: rows that are not there");
+    const std::int64_t bytes = shape[1] / at.type->elements * at.type->bytes;
+    const Tensor codes = empty({rows, bytes}, DType::u8);
+    const auto first = static_cast<std::size_t>(row * bytes);
+    const auto count = static_cast<std::size_t>(rows * bytes);
+    std::memcpy(codes.raw_data(), at.bytes.subspan(first, count).data(), count);
+    file_.check_intact();
+    bytes_read_ += count;
+    return codes;
   }
 
  private:

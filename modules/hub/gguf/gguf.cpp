@@ -5,6 +5,7 @@ module;
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -208,6 +209,28 @@ struct RowOrder {
   std::int64_t inner = 0;
 };
 
+/// All rows of the heads of which some rows are read.
+struct HeadRows {
+  HeadRows(const RowOrder& order, std::int64_t row, std::int64_t rows) : order(order) {
+    const std::int64_t width = order.outer * order.inner;
+    begin = row / width * width;
+    count = (row + rows + width - 1) / width * width - begin;
+  }
+
+  /// These rows in the order of the other side.
+  Tensor ordered(const Tensor& rows) const {
+    Dims divided{count / (order.outer * order.inner), order.outer, order.inner};
+    for (int d = 1; d < rows.dims(); ++d) {
+      divided.push_back(rows.size(d));
+    }
+    return ops::reshape(ops::transpose(ops::view(rows, divided), 1, 2), rows.shape());
+  }
+
+  RowOrder order;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
 /// Tensors of another source with other names, rows in another order, or something added.
 class ConvertedSource final : public TensorSource {
  public:
@@ -235,6 +258,19 @@ class ConvertedSource final : public TensorSource {
     info(name);  // throws for a name that is not there
     return entries_.at(name).stored_type;
   }
+  Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const override {
+    info(name);
+    const Entry& entry = entries_.at(name);
+    if (entry.from.empty() || entry.added != 0) {
+      return {};
+    }
+    if (entry.rows.heads == 0) {
+      return from_->stored_rows(entry.from, row, rows);
+    }
+    const HeadRows heads(entry.rows, row, rows);
+    const Tensor whole = from_->stored_rows(entry.from, heads.begin, heads.count);
+    return whole ? ops::narrow(heads.ordered(whole), 0, row - heads.begin, rows) : whole;
+  }
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
@@ -258,22 +294,14 @@ class ConvertedSource final : public TensorSource {
 
   /// Reads the heads that have rows of the box, whole.
   void copy_rows(const Entry& entry, const LocalPart& box, const Tensor& into) const {
-    const RowOrder& rows = entry.rows;
-    const std::int64_t width = rows.outer * rows.inner;
-    const std::int64_t first = box.offset[0] / width;
-    const std::int64_t heads = (box.offset[0] + box.shape[0] + width - 1) / width - first;
+    const HeadRows heads(entry.rows, box.offset[0], box.shape[0]);
     LocalPart whole = box;
-    whole.offset[0] = first * width;
-    whole.shape[0] = heads * width;
+    whole.offset[0] = heads.begin;
+    whole.shape[0] = heads.count;
     const Tensor values = empty(whole.shape, into.dtype());
     from_->read(entry.from, whole, values);
-    Dims divided{heads, rows.outer, rows.inner};
-    for (int d = 1; d < box.shape.size(); ++d) {
-      divided.push_back(box.shape[d]);
-    }
-    const Tensor ordered =
-        ops::reshape(ops::transpose(ops::view(values, divided), 1, 2), whole.shape);
-    ops::copy_(into, ops::narrow(ordered, 0, box.offset[0] - whole.offset[0], box.shape[0]));
+    ops::copy_(into,
+               ops::narrow(heads.ordered(values), 0, box.offset[0] - heads.begin, box.shape[0]));
   }
 
   std::shared_ptr<const TensorSource> from_;
@@ -591,8 +619,8 @@ class FieldWriter {
     if (!content.name.empty()) {
       set("general.name", "text", content.name);
     }
-    const std::map<std::string, int> file_types = {
-        {"F32", 0}, {"F16", 1}, {"Q8_0", 7}, {"BF16", 32}};
+    const std::map<std::string, int> file_types = {{"F32", 0},  {"F16", 1},     {"Q4_0", 2},
+                                                   {"Q8_0", 7}, {"Q4_K_M", 15}, {"BF16", 32}};
     set("general.file_type", "u32", file_types.at(content.type));
     set("general.quantization_version", "u32", 2);
     for (const KeyPair& key : common_keys) {
@@ -676,6 +704,74 @@ class FieldWriter {
   Json fields_;
 };
 
+/// In which types llama-quantize stores the tensors of a file: vectors are never rounded; what
+/// makes logits, and some parts of the layers, have more bits than the others.
+/// (src/llama-quant.cpp)
+class WrittenTypes {
+ public:
+  /// `has_head`: logits have a matrix of their own.
+  WrittenTypes(std::string type, const Architecture& architecture, const Json& config,
+               bool has_head)
+      : type_(std::move(type)),
+        head_(has_head ? "output.weight" : "token_embd.weight"),
+        layers_(config.at("num_hidden_layers").get<std::int64_t>()),
+        wide_values_(layers_ == layers_of_70b &&
+                     (architecture.name == "llama" || architecture.name == "qwen2") &&
+                     config.value("num_attention_heads", 0) !=
+                         config.value("num_key_value_heads", 0)) {}
+
+  /// By the name in the file.
+  std::string of(const std::string& name, const Dims& shape) const {
+    if (shape.size() < 2) {
+      return "F32";
+    }
+    const bool four_bits = type_ == "Q4_0" || type_ == "Q4_K_M";
+    const std::string type = four_bits && name == head_ ? "Q6_K"
+                             : type_ == "Q4_K_M"        ? of_layer(name)
+                                                        : type_;
+    return fitting(type, shape[shape.size() - 1]);
+  }
+
+  static DType dtype(const std::string& type) {
+    return type == "F16" ? DType::f16 : type == "BF16" ? DType::bf16 : DType::f32;
+  }
+
+ private:
+  static constexpr std::int64_t layers_of_70b = 80;
+
+  std::string of_layer(const std::string& name) const {
+    const bool values = name.ends_with(".attn_v.weight") || name.ends_with(".attn_qkv.weight");
+    if (!values && !name.ends_with(".ffn_down.weight")) {
+      return "Q4_K";
+    }
+    const std::int64_t layer = std::strtoll(name.c_str() + gguf_layer.size(), nullptr, 10);
+    const bool first_or_last = layer < layers_ / 8 || layer >= 7 * layers_ / 8;
+    const bool more = first_or_last || (layer - layers_ / 8) % 3 == 2;
+    return more ? "Q6_K" : values && wide_values_ ? "Q5_K" : "Q4_K";
+  }
+
+  /// Rows that are no whole blocks have a type with smaller ones, or F16.
+  static std::string fitting(const std::string& type, std::int64_t row) {
+    constexpr std::int64_t block = 32;
+    constexpr std::int64_t super_block = 256;
+    if (dtype(type) != DType::f32 || type == "F32") {
+      return type;
+    }
+    const std::map<std::string, std::string> smaller = {
+        {"Q4_K", "Q5_0"}, {"Q5_K", "Q8_0"}, {"Q6_K", "Q8_0"}};
+    const auto found = smaller.find(type);
+    if (found != smaller.end() && row % super_block == 0) {
+      return type;
+    }
+    return row % block != 0 ? "F16" : found == smaller.end() ? type : found->second;
+  }
+
+  std::string type_;
+  std::string_view head_;
+  std::int64_t layers_;
+  bool wide_values_;
+};
+
 const Architecture& architecture_for(const Json& config, const std::string& where) {
   const std::string family = config.at("model_type").get<std::string>();
   const auto found = std::ranges::find_if(architectures(), [&](const Architecture& one) {
@@ -747,8 +843,7 @@ std::unique_ptr<TensorSource> gguf_tensors(const TensorSource& folder, const Ggu
   const std::shared_ptr<const TensorSource> from(std::shared_ptr<void>(), &folder);
   auto converted =
       std::make_unique<ConvertedSource>(from, json_text(Json{{"gguf", writer.write(content)}}));
-  const std::map<std::string, DType> types = {
-      {"F32", DType::f32}, {"F16", DType::f16}, {"BF16", DType::bf16}, {"Q8_0", DType::f32}};
+  const WrittenTypes types(content.type, architecture, config, folder.contains("lm_head.weight"));
   for (const auto& [name, info] : folder.tensors()) {
     const auto own = renamed(architecture, name, &NamePair::hub, &NamePair::gguf);
     if (!own) {
@@ -757,14 +852,8 @@ std::unique_ptr<TensorSource> gguf_tensors(const TensorSource& folder, const Ggu
            .wrong = fmt::format("tensor '{}' has no place in a GGUF file of the architecture {}",
                                 name, architecture.name)});
     }
-    // As ggml's converter: vectors are never rounded, and rows that are no whole blocks are in f16.
-    constexpr std::int64_t block = 32;
-    const bool matrix = info.shape.size() > 1;
-    std::string type = matrix ? content.type : "F32";
-    if (type == "Q8_0" && info.shape[info.shape.size() - 1] % block != 0) {
-      type = "F16";
-    }
-    converted->add(*own, {types.at(type), info.shape},
+    const std::string type = types.of(*own, info.shape);
+    converted->add(*own, {WrittenTypes::dtype(type), info.shape},
                    {.from = name,
                     .rows = row_order(architecture, name, info.shape[0], width, false),
                     .added = -norm_offset(architecture, name),

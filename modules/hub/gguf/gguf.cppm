@@ -22,8 +22,10 @@ OpenedTensors open_hub_tensors(const std::string& path);
 
 /// What is written into a GGUF file.
 struct GgufContent {
-  std::string config;          // config.json
-  std::string type = "F32";    // of tensors with more than one dim: F32, F16, BF16, Q8_0
+  std::string config;  // config.json
+  // Of tensors with more than one dim: F32, F16, BF16, Q8_0, Q4_0, or Q4_K_M: Q4_K, and Q6_K where
+  // llama-quantize gives more bits.
+  std::string type = "F32";
   std::string tokenizer = {};  // fields of the tokenizer: a JSON object; empty: none
   std::string name = {};       // of the model
 };

@@ -44,6 +44,12 @@ class JoinedTensors : public TensorSource {
     return found == names_.end() ? first_.stored_type(name) : second_.stored_type(found->second);
   }
 
+  Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const override {
+    const auto found = names_.find(name);
+    return found == names_.end() ? first_.stored_rows(name, row, rows)
+                                 : second_.stored_rows(found->second, row, rows);
+  }
+
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
     const auto found = names_.find(name);
@@ -197,7 +203,12 @@ AdapterWeights::~AdapterWeights() = default;
 std::uint64_t AdapterWeights::bytes_read() const { return parts_->merged.bytes_read(); }
 
 std::string AdapterWeights::stored_type(const std::string& name) const {
-  return parts_->joined.stored_type(name);
+  return parts_->merged.stored_type(name);
+}
+
+Tensor AdapterWeights::stored_rows(const std::string& name, std::int64_t row,
+                                   std::int64_t rows) const {
+  return parts_->merged.stored_rows(name, row, rows);
 }
 
 void AdapterWeights::copy_box(const std::string& name, const LocalPart& box,

@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -20,6 +21,7 @@ import tessera.placement;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
+import tessera.coded;
 import tessera.checkpoint;
 
 namespace tessera::hub {
@@ -72,6 +74,55 @@ StateDict plain_weights(nn::Module& model) {
     }
   }
   return weights;
+}
+
+/// The name under which a weight is stored: the first of those that it has in the model. Error
+/// (input): there is none.
+std::string stored_name(const TensorSource& from, const std::string& name,
+                        const std::string& prefix, const std::vector<std::string>& others) {
+  for (const std::string& other : others) {
+    if (!from.contains(name) && from.contains(prefix + other)) {
+      return prefix + other;
+    }
+  }
+  static_cast<void>(from.info(name));  // an error where it is missing
+  return name;
+}
+
+/// Error (input): an element of the rows is not finite, as load_weights has it of plain ones.
+void check_codes(coded::CodeType type, const Tensor& rows, std::int64_t first,
+                 const std::string& what) {
+  const Tensor values = coded::decoded({.type = type, .codes = rows});
+  const auto* const begin = values.data<float>();
+  const auto* const end = begin + values.numel();
+  const auto* const found = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
+  if (found != end) {
+    const std::int64_t place = found - begin;
+    fail_input({.thing = what,
+                .wrong = fmt::format("its element [{}, {}] is {}", first + place / values.size(1),
+                                     place % values.size(1), *found),
+                .advice = "download or write the file again"});
+  }
+}
+
+/// Gives a layer the codes that are stored; false: they are not stored as rows of codes. Errors
+/// (input): another shape; elements that are not finite.
+bool take_codes(const TensorSource& from, const std::string& name, const Dims& shape,
+                const coded::StoredCodes& codes) {
+  if (!from.stored_rows(name, 0, 0)) {
+    return false;
+  }
+  check_shape(from, name, shape);
+  codes.take([&](std::int64_t row, std::int64_t rows) {
+    const Tensor read = from.stored_rows(name, row, rows);
+    constexpr std::int64_t at_once = 256;  // rows that are decoded
+    for (std::int64_t first = 0; first < rows; first += at_once) {
+      check_codes(*codes.type, ops::narrow(read, 0, first, std::min(at_once, rows - first)),
+                  row + first, fmt::format("{}: tensor '{}'", from.path(), name));
+    }
+    return read;
+  });
+  return true;
 }
 
 /// The rotary tables that old folders hold, and what absent modules have.
@@ -149,9 +200,9 @@ LoadOptions weight_options(nn::Module& model) {
 
 void load_model_weights(const TensorSource& from, nn::Module& model) {
   LoadOptions options = weight_options(model);
-  for_each_packed(model, [&](const std::string& name, const nn::PackedWeight&) {
+  for (const std::string& name : packed_names(model)) {
     options.ignore.push_back(name);
-  });
+  }
   StateDict plain = plain_weights(model);
   for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
     if (buffer->saved && from.contains(buffer->name)) {
@@ -159,13 +210,37 @@ void load_model_weights(const TensorSource& from, nn::Module& model) {
     }
   }
   load_weights(from, plain, options);
-  for_each_packed(model, [&](const std::string& name, const nn::PackedWeight& packed) {
-    static_cast<void>(from.info(name));  // an error where it is missing
-    StateDict one;
-    one.tensors.emplace(name, nn::first_values(packed));
-    load_weights(from, one, {.strict = false, .cast = true});
-    packed.pack(one.tensors.at(name));
-  });
+  load_packed_weights(from, model, "");
+}
+
+std::vector<std::string> packed_names(nn::Module& model) {
+  std::vector<std::string> names;
+  for_each_packed(model,
+                  [&](const std::string& name, const nn::PackedWeight&) { names.push_back(name); });
+  for (const nn::Module* module : nn::all_modules(model)) {
+    const auto& others = module->attached<coded::StoredCodes>().other_names;
+    names.insert(names.end(), others.begin(), others.end());
+  }
+  return names;
+}
+
+void load_packed_weights(const TensorSource& from, nn::Module& model, const std::string& prefix) {
+  for (const nn::Module* module : nn::all_modules(model)) {
+    const coded::StoredCodes& codes = module->attached<coded::StoredCodes>();
+    for (const nn::PackedWeight& packed : nn::packed_weights_of(*module)) {
+      const std::string name = module->name() + "." + packed.name;
+      const std::string stored = stored_name(from, prefix + name, prefix, codes.other_names);
+      if (codes.type && codes.type == coded::code_type(from.stored_type(stored)) &&
+          take_codes(from, stored, packed.shape, codes)) {
+        continue;
+      }
+      const std::string own = stored.substr(prefix.size());
+      StateDict one;
+      one.tensors.emplace(own, nn::first_values(packed));
+      load_weights(from, one, {.strict = false, .cast = true, .prefix = prefix});
+      packed.pack(one.tensors.at(own));
+    }
+  }
 }
 
 std::string updates_member(nn::Module& model) {
@@ -274,6 +349,17 @@ MergedWeights::MergedWeights(const TensorSource& from, Updates updates, const st
 }
 
 std::uint64_t MergedWeights::bytes_read() const { return from_.bytes_read(); }
+
+std::string MergedWeights::stored_type(const std::string& name) const {
+  const DType sums = info(name).dtype == DType::f64 ? DType::f64 : DType::f32;
+  return merged_.contains(name) ? std::string(name_of(sums)) : from_.stored_type(name);
+}
+
+Tensor MergedWeights::stored_rows(const std::string& name, std::int64_t row,
+                                  std::int64_t rows) const {
+  info(name);  // throws for a name that is not there
+  return merged_.contains(name) ? Tensor() : from_.stored_rows(name, row, rows);
+}
 
 void MergedWeights::copy_box(const std::string& name, const LocalPart& box,
                              const Tensor& into) const {

@@ -33,6 +33,13 @@ LoadOptions weight_options(nn::Module& model);
 /// is packed before the next one is read. Errors (input): see load_weights.
 void load_model_weights(const TensorSource& from, nn::Module& model);
 
+/// The names that files may have of weights which layers keep in another form.
+std::vector<std::string> packed_names(nn::Module& model);
+/// Fills the weights that layers keep in another form, from tensors whose names have this prefix. A
+/// weight that is stored in the codes of its layer (coded::StoredCodes) keeps them. Errors (input):
+/// those of load_model_weights.
+void load_packed_weights(const TensorSource& from, nn::Module& model, const std::string& prefix);
+
 /// Those of the model as a member of a checkpoint's meta data: an object with a key for each
 /// module.
 std::string updates_member(nn::Module& model);
@@ -56,6 +63,9 @@ class MergedWeights : public TensorSource {
   MergedWeights(const TensorSource& from, Updates updates, const std::string& prefix,
                 const std::set<std::string>& transposed = {});
   std::uint64_t bytes_read() const override;
+  /// Of a merged weight the type of the sums.
+  std::string stored_type(const std::string& name) const override;
+  Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const override;
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;

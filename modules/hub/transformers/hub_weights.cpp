@@ -252,6 +252,37 @@ void HubWeights::stack(const HubTensor& entry, const std::map<std::string, std::
 
 std::uint64_t HubWeights::bytes_read() const { return folder_.bytes_read(); }
 
+std::string HubWeights::stored_type(const std::string& name) const {
+  info(name);  // throws for a name that is not there
+  const auto found = entries_.find(name);
+  return folder_.stored_type(found != entries_.end() ? found->second.tensor
+                                                     : stacked_.at(name).front());
+}
+
+Tensor HubWeights::stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const {
+  info(name);  // throws for a name that is not there
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return {};
+  }
+  const HubTensor& entry = found->second;
+  const bool divides_rows = entry.parts > 1 || entry.groups > 1;
+  if (entry.transposed || entry.row || entry.alternating || (divides_rows && entry.dim != 0)) {
+    return {};
+  }
+  std::vector<Tensor> pieces;
+  for (const PartRun& run : runs_of(entry, folder_.info(entry.tensor).shape[0])) {
+    const Overlap part = overlap({{row}, {rows}}, 0, run.own, run.count);
+    if (part.count > 0 || rows == 0) {
+      pieces.push_back(folder_.stored_rows(entry.tensor,
+                                           run.stored + std::max<std::int64_t>(part.in_run, 0),
+                                           std::max<std::int64_t>(part.count, 0)));
+    }
+  }
+  const bool all = !pieces.empty() && std::ranges::all_of(pieces, &Tensor::defined);
+  return !all ? Tensor() : pieces.size() == 1 ? pieces[0] : ops::cat(pieces, 0);
+}
+
 void HubWeights::copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const {
   if (const auto found = stacked_.find(name); found != stacked_.end()) {
     for (std::int64_t i = 0; i < box.shape[0]; ++i) {

@@ -38,6 +38,8 @@ class HubWeights : public TensorSource {
              const models::ModelSizes& sizes)
       : HubWeights(folder, names_of(family, sizes)) {}
   std::uint64_t bytes_read() const override;
+  std::string stored_type(const std::string& name) const override;
+  Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const override;
   /// Tensors that predict tokens after the next one, which are not among these.
   const std::vector<std::string>& further() const { return further_; }
 

@@ -1,4 +1,5 @@
-// The stored types of GGUF's tensors: plain elements, and blocks of 32 elements with their scale.
+// The stored types of GGUF's tensors: plain elements, and blocks of 32 or 256 elements with their
+// scales.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +8,7 @@
 #include <string_view>
 #include <tessera/dtype.hpp>
 
-namespace tessera::checkpoint_detail {
+namespace tessera {
 
 struct GgufStoredType {
   std::uint32_t number = 0;   // in the file
@@ -31,4 +32,4 @@ std::string gguf_type_name(std::uint32_t number);
 /// "F32, F64...": those that are read.
 std::string gguf_types_read();
 
-}  // namespace tessera::checkpoint_detail
+}  // namespace tessera

@@ -1,0 +1,32 @@
+export module tessera.coded:code_rows;
+
+import tessera.base;
+import tessera.tensor;
+import :code_type;
+
+export namespace tessera::coded {
+
+/// Rows of a weight in codes: bytes u8 [rows, bytes of a row], and for CodeType::int8 the scales of
+/// the rows, f32 [rows].
+struct CodeRows {
+  CodeType type = CodeType::bf16;
+  Tensor codes;
+  Tensor scales = {};
+};
+
+/// The largest |x| of each row over 127, f32 [rows], of rows f32 [rows, columns].
+Tensor scales_of_rows(const Tensor& values);
+/// The codes of rows f32 [rows, columns], plain. `scales`: of CodeType::int8. Error (input): a
+/// scale is not finite in the type.
+CodeRows encoded(CodeType type, const Tensor& values, const Tensor& scales = {});
+/// The elements, f32 [rows, columns]: with the bits that ggml decodes.
+Tensor decoded(const CodeRows& rows);
+/// Those of the rows with these numbers, i64 of any shape: [..., columns]; of number -1 zeros.
+/// Error (input): there is no such row.
+Tensor decoded_rows(const CodeRows& rows, const Tensor& numbers);
+/// x f32 [..., columns] times the weight transposed: [..., rows]. Each element has the same bits
+/// however many rows x has: those of the product with the decoded weight within RowProducts. Plain
+/// tensors in the CPU's memory. Error: extents that do not fit.
+Tensor product(const Tensor& x, const CodeRows& weight);
+
+}  // namespace tessera::coded
