@@ -442,7 +442,8 @@ TEST_CASE("a step computes what decoding does") {
 
 TEST_CASE("a position has the memory of what layers keep of it") {
   const auto bytes = [](const nn::DecoderShape& shape) {
-    text::ModelRanks ranks(*filled(shape));
+    const auto model = filled(shape);
+    text::ModelRanks ranks(*model);
     return ranks.text_bytes().position;
   };
   const std::int64_t f32 = 4;
