@@ -16,9 +16,11 @@ module;
 module tessera.app.bench;
 
 import tessera.base;
+import tessera.mesh;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
+import tessera.coded;
 import tessera.runs;
 import tessera.app.base;
 import tessera.app.commands;
@@ -33,7 +35,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t random_vocab = 32000;
 
 /// A Llama of 100 M parameters: 400 MB, more than caches hold.
-std::shared_ptr<nn::LanguageModel> random_llama() {
+std::shared_ptr<nn::LanguageModel> random_llama(coded::WeightForm form) {
   // A table of its own would be read by rows.
   auto model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = random_vocab,
                                                                 .dim = 768,
@@ -42,6 +44,7 @@ std::shared_ptr<nn::LanguageModel> random_llama() {
                                                                 .kv_heads = 4,
                                                                 .ffn_dim = 2048,
                                                                 .tie_embeddings = true});
+  text::set_weight_form(*model, form, 1);
   nn::materialize(*model);
   nn::initialize(*model);
   model->train(false);
@@ -82,10 +85,13 @@ double reading_seconds(std::int64_t weights, int threads) {
 BenchModel::BenchModel(const BenchArguments& arguments)
     : name_(arguments.model.empty() ? "llama 100 M" : arguments.model) {
   if (arguments.model.empty()) {
-    random_ = random_llama();
-    alone_.emplace(*random_);
+    random_ = random_llama(arguments.precision);
+    alone_.emplace(*random_, nullptr, DeviceMesh(), -1, arguments.keys);
   } else {
-    named_.emplace(arguments.model);
+    text::ModelFiles files(arguments.model);
+    files.precision = arguments.precision;
+    files.keys = arguments.keys;
+    named_.emplace(files);
   }
 }
 

@@ -77,6 +77,15 @@ void check_no_new_tokens(const hub::ModelShape& model, const std::string& from,
   }
 }
 
+/// What an export has its further files from.
+struct ExportSource {
+  std::string path;  // of the checkpoint, the model folder or the GGUF file
+  std::string
+      folder;  // with the files of the tokenizer, where it has none of its own; may be empty
+  std::function<tokenize::OpenedTokenizer()> tokenizer;  // null: there is none
+  std::string without = "the folder has none";           // why there may be no tokenizer
+};
+
 [[noreturn]] void no_tokenizer(const std::string& checkpoint, const std::string& why) {
   fail_input({.thing = checkpoint,
               .wrong = "there is no tokenizer to export with the model: " + why,
@@ -99,14 +108,30 @@ tokenize::OpenedTokenizer run_tokenizer(const CheckpointReader& reader) {
                                                                : tokenize::open_tokenizer(file);
 }
 
+ExportSource source_of(const CheckpointReader& reader) {
+  return {.path = reader.path(), .folder = start_folder(reader), .tokenizer = [&reader] {
+            return run_tokenizer(reader);
+          }};
+}
+
+/// Of a model folder or a GGUF file.
+ExportSource source_of(const std::string& path) {
+  return {.path = path, .folder = path, .tokenizer = [path] {
+            const std::string gguf = hub::gguf_file(path);
+            const std::string file = gguf.empty() ? path : gguf;
+            return hub::own_tokenizer_file(file).empty() ? tokenize::OpenedTokenizer()
+                                                         : tokenize::open_tokenizer(file);
+          }};
+}
+
 /// Writes the tokenizer's files, as transformers needs them, into a folder: those of the
 /// tokenizer's folder or of the one that the run started from, or what another kind is as
 /// tokenizer.json. Returns what to say of it.
-std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) {
-  const tokenize::OpenedTokenizer opened = run_tokenizer(reader);
+std::string carry_tokenizer(const ExportSource& source, const fs::path& to) {
+  const tokenize::OpenedTokenizer opened = source.tokenizer();
   const fs::path file = opened.kind == "gguf" ? std::string() : opened.file;
   const fs::path from = opened.kind == "gguf" ? fs::path()
-                        : file.empty()        ? fs::path(start_folder(reader))
+                        : file.empty()        ? fs::path(source.folder)
                                               : file.parent_path();
   std::string said;
   bool complete = false;
@@ -131,7 +156,7 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
     return said;
   }
   if (!opened.tokenizer) {
-    no_tokenizer(reader.path(), "the model was trained on token ids");
+    no_tokenizer(source.path, source.without);
   }
   for (const auto& [name, text] : tokenize::hub_files(opened)) {
     write_text((to / name).string(), text);
@@ -139,8 +164,7 @@ std::string carry_tokenizer(const CheckpointReader& reader, const fs::path& to) 
     complete = true;
   }
   if (!complete) {
-    no_tokenizer(reader.path(),
-                 fmt::format("tokenizers of the kind {} have no files", opened.kind));
+    no_tokenizer(source.path, fmt::format("tokenizers of the kind {} have no files", opened.kind));
   }
   return said;
 }
@@ -170,7 +194,8 @@ std::string carry_settings(const hub::ModelTokenizer& texts, hub::ModelShape& mo
 /// GGUF's name of a type of weights; empty: it has none.
 std::string gguf_type(const std::string& dtype) {
   static const std::map<std::string, std::string> names = {
-      {"float32", "F32"}, {"float16", "F16"}, {"bfloat16", "BF16"}, {"q8_0", "Q8_0"}};
+      {"float32", "F32"}, {"float16", "F16"}, {"bfloat16", "BF16"},
+      {"q8_0", "Q8_0"},   {"q4_0", "Q4_0"},   {"q4_k_m", "Q4_K_M"}};
   const auto found = names.find(dtype);
   return found == names.end() ? "" : found->second;
 }
@@ -184,11 +209,12 @@ void check_form(const ExportArguments& arguments, const std::string& dtype) {
   if (arguments.gguf && gguf_type(dtype).empty()) {
     fail_input({.thing = "--dtype",
                 .wrong = fmt::format("{} is not written into GGUF files", dtype),
-                .expected = "float32, float16, bfloat16 or q8_0"});
+                .expected = "float32, float16, bfloat16, q8_0, q4_0 or q4_k_m"});
   }
-  if (!arguments.gguf && dtype == "q8_0") {
+  const std::string type = gguf_type(dtype);
+  if (!arguments.gguf && type.starts_with("Q")) {
     fail_input({.thing = "--dtype",
-                .wrong = "q8_0 is a type of GGUF files",
+                .wrong = fmt::format("{} is a type of GGUF files", dtype),
                 .advice = "add --format gguf"});
   }
 }
@@ -220,7 +246,7 @@ struct ExportedFiles {
   std::string with = {};  // the further files, in words
 };
 
-ExportedFiles write_hub(const CheckpointReader& reader, const hub::ModelShape& model,
+ExportedFiles write_hub(const ExportSource& source, const hub::ModelShape& model,
                         const TensorSource& named, const ExportArguments& arguments,
                         const fs::path& folder) {
   write_text((folder / "config.json").string(), hub::hub_config(model));
@@ -231,20 +257,19 @@ ExportedFiles write_hub(const CheckpointReader& reader, const hub::ModelShape& m
                  {.max_file_bytes = arguments.max_file_bytes})
           .tensors;
   return {tensors, ", config.json and generation_config.json" +
-                       (arguments.no_tokenizer ? "" : carry_tokenizer(reader, folder))};
+                       (arguments.no_tokenizer ? "" : carry_tokenizer(source, folder))};
 }
 
 /// The tokenizer as fields of a GGUF file.
-std::string tokenizer_fields(const CheckpointReader& reader, const hub::ModelShape& model) {
-  tokenize::OpenedTokenizer opened = run_tokenizer(reader);
-  const std::string folder = start_folder(reader);
+std::string tokenizer_fields(const ExportSource& source, const hub::ModelShape& model) {
+  tokenize::OpenedTokenizer opened = source.tokenizer();
   std::error_code ignored;
-  if (!opened.tokenizer && fs::is_directory(folder, ignored) &&
-      !hub::own_tokenizer_file(folder).empty()) {
-    opened = tokenize::open_tokenizer(folder);
+  if (!opened.tokenizer && fs::is_directory(source.folder, ignored) &&
+      !hub::own_tokenizer_file(source.folder).empty()) {
+    opened = tokenize::open_tokenizer(source.folder);
   }
   if (!opened.tokenizer) {
-    no_tokenizer(reader.path(), "the model was trained on token ids");
+    no_tokenizer(source.path, source.without);
   }
   return tokenize::gguf_fields(opened, model.vocab);
 }
@@ -276,7 +301,7 @@ void check_same_model(const hub::ModelShape& model, const hub::ModelShape& read,
   }
 }
 
-ExportedFiles write_gguf(const CheckpointReader& reader, const hub::ModelShape& model,
+ExportedFiles write_gguf(const ExportSource& source, const hub::ModelShape& model,
                          const TensorSource& named, const ExportArguments& arguments,
                          const fs::path& folder) {
   hub::ModelShape plain = model;
@@ -285,10 +310,10 @@ ExportedFiles write_gguf(const CheckpointReader& reader, const hub::ModelShape& 
   const auto tensors = hub::gguf_tensors(
       named, {.config = config,
               .type = gguf_type(model.dtype),
-              .tokenizer = arguments.no_tokenizer ? std::string() : tokenizer_fields(reader, model),
-              .name = fs::path(start_folder(reader)).stem().string()});
-  check_same_model(hub::parse_hub_config(config, reader.path()),
-                   hub::parse_hub_config(hub::gguf_config(*tensors), reader.path()), reader.path());
+              .tokenizer = arguments.no_tokenizer ? std::string() : tokenizer_fields(source, model),
+              .name = fs::path(source.folder).stem().string()});
+  check_same_model(hub::parse_hub_config(config, source.path),
+                   hub::parse_hub_config(hub::gguf_config(*tensors), source.path), source.path);
   return {.tensors = checkpoint_format("gguf").write(*tensors, folder.string(), {}).tensors,
           .with = arguments.no_tokenizer ? " without a tokenizer" : ", with the tokenizer,"};
 }
@@ -351,7 +376,7 @@ void export_encoder(const ExportArguments& arguments, const hub::WholeCheckpoint
   std::string with;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     encoders::write_encoder_folder(config, merged, folder.string(), "model.");
-    with = arguments.no_tokenizer ? "" : carry_tokenizer(reader, folder);
+    with = arguments.no_tokenizer ? "" : carry_tokenizer(source_of(reader), folder);
   });
   fmt::print("an encoder ({}) with {} as {}, config.json{} written to {}\n", config.family,
              count_text(std::ssize(config.labels), "label"),
@@ -360,8 +385,61 @@ void export_encoder(const ExportArguments& arguments, const hub::WholeCheckpoint
 
 }  // namespace
 
+namespace {
+
+/// A model folder or a GGUF file in another form.
+void export_folder(const ExportArguments& arguments) {
+  const std::string& path = arguments.checkpoint;
+  if (arguments.adapter || !arguments.base.empty()) {
+    fail_input({.thing = path,
+                .wrong = arguments.adapter ? "it has no low-rank updates of its own"
+                                           : "it has all its weights, and no base",
+                .advice = arguments.adapter ? "--merge FOLDER merges an adapter with it"
+                                            : "leave out --base"});
+  }
+  hub::ModelShape model = hub::read_model_folder(path);
+  const hub::HubNames names = hub::names_of(hub::family_of(model), hub::sizes_of(model));
+  const OpenedTensors opened = hub::open_hub_tensors(path);
+  std::unique_ptr<hub::AdapterWeights> adapted;
+  if (!arguments.merged.empty()) {
+    adapted = std::make_unique<hub::AdapterWeights>(*opened.source, names, arguments.merged);
+  }
+  const hub::HubWeights weights(adapted ? *adapted : *opened.source, names);
+  hub::check_stored_sizes(model, weights, "", path);
+  model.dtype = !arguments.dtype.empty() ? arguments.dtype
+                : model.dtype.empty()    ? "float32"
+                                         : model.dtype;
+  check_form(arguments, model.dtype);
+  const hub::HubExport named(weights, "", names);
+  const ExportSource source = source_of(path);
+  ExportedFiles written;
+  write_folder(arguments.folder, [&](const fs::path& folder) {
+    written = arguments.gguf ? write_gguf(source, model, named, arguments, folder)
+                             : write_hub(source, model, named, arguments, folder);
+  });
+  fmt::print(
+      "{} as {}{}{}{} written to {}\n", count_text(written.tensors, "tensor"), model.dtype,
+      adapted ? fmt::format(" (with the updates of {})", arguments.merged) : "", written.with,
+      weights.further().empty() ? ""
+                                : fmt::format(", without {} that predict further tokens",
+                                              count_text(weights.further().size(), "tensor")),
+      arguments.folder);
+}
+
+}  // namespace
+
 int run_checkpoint_export(const ExportArguments& arguments) {
   const std::string& path = arguments.checkpoint;
+  std::error_code ignored;
+  if (fs::exists(fs::path(path) / "config.json", ignored) || !hub::gguf_file(path).empty()) {
+    export_folder(arguments);
+    return 0;
+  }
+  if (!arguments.merged.empty()) {
+    fail_input({.thing = path,
+                .wrong = "a checkpoint takes no adapter",
+                .advice = "export it first, and merge the adapter with the folder"});
+  }
   // An adapter has nothing of the base.
   const hub::WholeCheckpoint whole(path, OpenFiles::all,
                                    arguments.adapter ? hub::BaseUse::names : hub::BaseUse::values,
@@ -388,8 +466,9 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     const hub::HubExport named(merged, "model.", hub::family_of(model), hub::sizes_of(model));
     const auto texts = run_texts(reader);
     const std::string without = texts ? carry_settings(*texts, model) : "";
-    written = arguments.gguf ? write_gguf(reader, model, named, arguments, folder)
-                             : write_hub(reader, model, named, arguments, folder);
+    const ExportSource source = source_of(reader);
+    written = arguments.gguf ? write_gguf(source, model, named, arguments, folder)
+                             : write_hub(source, model, named, arguments, folder);
     if (texts && texts->own_template && !arguments.gguf) {
       write_text((folder / "chat_template.jinja").string(), texts->opened.chat_template);
     }

@@ -407,6 +407,7 @@ class CommandLine {
                         "bench tokenizer: a folder or file of one; default: bytes");
     command->add_option("--model", bench_.model,
                         "bench generate: a checkpoint or model folder; default: a Llama of 100 M");
+    add_precision(*command, bench_.precision, bench_.keys);
     command->add_flag("--json", bench_.json, "Print a JSON array of objects");
   }
 
@@ -519,14 +520,20 @@ class CommandLine {
     verify->callback([this] { chosen = [this] { return run_checkpoint_verify(checkpoint_); }; });
     CLI::App* out = command->add_subcommand(
         "export", "Write a model folder in the format of transformers, or as GGUF");
-    out->add_option("PATH", export_.checkpoint, "The folder of the checkpoint")->required();
+    out->add_option("PATH", export_.checkpoint,
+                    "The folder of a checkpoint or a model folder, or a GGUF file")
+        ->required();
     out->add_option("--to", export_.folder, "The folder to write; it must be new or empty")
         ->required();
     out->add_option("--base", export_.base,
                     "Where the base of the checkpoint is now, if it has moved");
     out->add_option("--dtype", export_.dtype,
-                    "Type of the weights; default: that of model.from, else float32")
-        ->check(CLI::IsMember({"float32", "bfloat16", "float16", "float64", "q8_0"}));
+                    "Type of the weights; default: that of the model, else float32")
+        ->check(
+            CLI::IsMember({"float32", "bfloat16", "float16", "float64", "q8_0", "q4_0", "q4_k_m"}));
+    out->add_option("--merge", export_.merged,
+                    "A folder of PEFT whose low-rank updates are merged with a model folder's "
+                    "weights");
     out->add_option_function<std::string>(
            "--format", [this](const std::string& format) { export_.gguf = format == "gguf"; },
            "transformers (the default), or gguf: the file model.gguf")

@@ -1,6 +1,8 @@
 export module tessera.app.commands:subcommands;
 
+import tessera.tensor;
 import tessera.collective;
+import tessera.coded;
 import tessera.app.base;
 import tessera.text;
 import tessera.evaluation;
@@ -56,6 +58,8 @@ struct BenchArguments {
   std::string device = "cpu";  // of bench device
   std::string tokenizer;       // a folder or file; empty: "bytes"
   std::string model;           // a checkpoint or folder; empty: a Llama with random weights
+  coded::WeightForm precision = coded::WeightForm::stored;  // see text::ModelFiles
+  std::optional<DType> keys = std::nullopt;
 };
 
 struct CaptureArguments {
@@ -74,9 +78,11 @@ struct ModelArguments {
   std::string tokenizer;  // a folder or file; empty: the model's own
   std::string base;       // of a checkpoint that names one; empty: where it says that it is
   std::string adapter;    // a folder of PEFT that is merged with the model's weights; empty: none
-  int ranks = 0;          // 0: as many as `context`
-  int context = 1;        // ranks that each have a part of a text
-  int split = 0;          // ranks that each have a part of every layer; 0: ranks / context
+  coded::WeightForm precision = coded::WeightForm::stored;  // see text::ModelFiles
+  std::optional<DType> keys = std::nullopt;
+  int ranks = 0;    // 0: as many as `context`
+  int context = 1;  // ranks that each have a part of a text
+  int split = 0;    // ranks that each have a part of every layer; 0: ranks / context
 };
 
 struct GenerateArguments : ModelArguments {
@@ -158,11 +164,12 @@ int run_checkpoint_info(const std::string& path, bool json);
 int run_checkpoint_verify(const std::string& path);
 
 struct ExportArguments {
-  std::string checkpoint;
-  std::string base;    // see ModelArguments
-  std::string folder;  // must not exist, or be empty
-  std::string dtype;   // float32, bfloat16...; empty: that of model.from, float32 without one
-  bool gguf = false;   // the one file model.gguf instead, for llama.cpp and others
+  std::string checkpoint;  // or a model folder or a GGUF file
+  std::string base;        // see ModelArguments
+  std::string merged;      // a folder of PEFT that is merged with a model folder; empty: none
+  std::string folder;      // must not exist, or be empty
+  std::string dtype;       // float32, bfloat16...; empty: that of the model
+  bool gguf = false;       // the one file model.gguf instead, for llama.cpp and others
   std::uint64_t max_file_bytes = 5'000'000'000;  // 0: one file
   bool adapter = false;                          // only the updates, in PEFT's format
   bool no_tokenizer = false;                     // else it is an error that there is none to write

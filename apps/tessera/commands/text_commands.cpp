@@ -7,14 +7,18 @@ module;
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 module tessera.app.commands;
 
 import tessera.base;
+import tessera.tensor;
 import tessera.collective;
+import tessera.coded;
 import tessera.runs;
 import tessera.app.base;
 import tessera.text;
@@ -66,6 +70,7 @@ void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
   command.add_option("--adapter", arguments.adapter,
                      "A folder of PEFT whose low-rank updates are merged with the model folder's "
                      "weights");
+  add_precision(command, arguments.precision, arguments.keys);
   command
       .add_option(
           "--ranks", arguments.ranks,
@@ -363,6 +368,27 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
 
 }  // namespace
 
+void add_precision(CLI::App& command, coded::WeightForm& weights, std::optional<DType>& keys) {
+  const auto names = coded::weight_form_names();
+  command
+      .add_option_function<std::string>(
+          "--precision",
+          [&weights](const std::string& name) { weights = coded::weight_form_named(name); },
+          "How weights are kept: as they are stored, or in fewer bits")
+      ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())))
+      ->default_str("stored");
+  command
+      .add_option_function<std::string>(
+          "--keys",
+          [&keys](const std::string& name) {
+            keys =
+                std::map<std::string, DType>{{"f32", DType::f32}, {"bf16", DType::bf16}}.at(name);
+          },
+          "The type in which keys and values are kept")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->default_str("f32");
+}
+
 void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
   add_generate(program, chosen);
   add_chat(program, chosen);
@@ -372,7 +398,10 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
 }
 
 text::ModelFiles model_files(const ModelArguments& arguments) {
-  return {arguments.model, arguments.tokenizer, arguments.base, arguments.adapter};
+  text::ModelFiles files(arguments.model, arguments.tokenizer, arguments.base, arguments.adapter);
+  files.precision = arguments.precision;
+  files.keys = arguments.keys;
+  return files;
 }
 
 int use_model(const ModelArguments& arguments,

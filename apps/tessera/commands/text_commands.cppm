@@ -1,5 +1,7 @@
 module tessera.app.commands:text_commands;
 
+import tessera.tensor;
+import tessera.coded;
 import tessera.app.base;
 import tessera.text;
 import :subcommands;
@@ -19,6 +21,9 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen);
 
 /// The files of the model that a command names.
 text::ModelFiles model_files(const ModelArguments& arguments);
+
+/// Adds the options for the form of weights, keys and values.
+void add_precision(CLI::App& command, coded::WeightForm& weights, std::optional<DType>& keys);
 
 /// Calls `act` with the model that a command names, on its ranks (with_text_model). Errors (input):
 /// copies that the ranks do not make; those of with_text_model.
