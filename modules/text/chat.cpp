@@ -61,25 +61,53 @@ std::set<std::string> roles_of_parts(const data::ChatTemplate& chat) {
   return roles;
 }
 
-std::string as_json(std::span<const ChatMessage> messages, const std::set<std::string>& of_parts) {
-  using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
+
+/// The members of a message besides its content. Clients may write arguments of calls as texts; a
+/// template takes them as objects or as texts.
+Json members_of(const ChatMessage& message, bool arguments_as_text) {
+  Json members = parse_ordered_json(message.members);
+  const auto calls = members.find("tool_calls");
+  if (calls == members.end()) {
+    return members;
+  }
+  for (Json& call : *calls) {
+    Json& arguments = call["function"]["arguments"];
+    if (arguments_as_text && !arguments.is_string()) {
+      arguments = json_text(arguments);
+    } else if (!arguments_as_text && arguments.is_string()) {
+      arguments = parse_ordered_json(arguments.get<std::string>());
+    }
+  }
+  return members;
+}
+
+std::string as_json(std::span<const ChatMessage> messages, const std::set<std::string>& of_parts,
+                    const std::string& tools, bool arguments_as_text) {
   Json all = Json::array();
   for (const ChatMessage& message : messages) {
     const Json content = of_parts.contains(message.role)
                              ? Json::array({Json{{"type", "text"}, {"text", message.content}}})
                              : Json(message.content);
     all.push_back({{"role", message.role}, {"content", content}});
+    if (!message.members.empty()) {
+      all.back().update(members_of(message, arguments_as_text));
+    }
   }
-  return json_text(nlohmann::ordered_json{{"messages", all}});
+  Json conversation = {{"messages", all}};
+  if (!tools.empty()) {
+    conversation["tools"] = parse_ordered_json("{\"tools\":" + tools + "}")["tools"];
+  }
+  return json_text(conversation);
 }
 
 /// Error (input): a user could write what only the template writes.
-void check_plain(const data::TextEncoder& encoder, const ChatMessage& message) {
-  if (const auto id = encoder.special_in(message.content)) {
+void check_plain(const data::TextEncoder& encoder, const std::string& text,
+                 const std::string& whose) {
+  if (const auto id = encoder.special_in(text)) {
     fail_input(
         {.thing = "chat",
-         .wrong = fmt::format("the message of the {} contains the special token '{}'",
-                              shown(message.role, 30),
+         .wrong = fmt::format("{} the special token '{}'", whose,
                               shown(encoder.tokenizer().tokenizer->token(*id).value_or(""), 40)),
          .advice = "remove it: the template writes special tokens"});
   }
@@ -101,10 +129,12 @@ ChatFormat::ChatFormat(const TextModel& model, const std::string& file)
     : model_(model),
       template_(needed_template(model, file)),
       of_parts_(roles_of_parts(*template_)),
-      end_tokens_(find_end()) {}
+      end_tokens_(find_end()) {
+  find_tool_calls();
+}
 
-std::string ChatFormat::rendered(std::span<const ChatMessage> messages,
-                                 bool add_generation_prompt) const {
+std::string ChatFormat::rendered(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                 const std::string& tools, bool arguments_as_text) const {
   for (const ChatMessage& message : messages) {
     StreamedText text({});
     if (text.add(message.content) + text.finish() != message.content) {
@@ -113,7 +143,8 @@ std::string ChatFormat::rendered(std::span<const ChatMessage> messages,
            .wrong = fmt::format("the message of the {} is not UTF-8", shown(message.role, 30))});
     }
   }
-  return template_->render(as_json(messages, of_parts_), add_generation_prompt);
+  return template_->render(as_json(messages, of_parts_, tools, arguments_as_text),
+                           add_generation_prompt);
 }
 
 std::vector<std::int64_t> ChatFormat::find_end() const {
@@ -147,14 +178,93 @@ std::string ChatFormat::text(std::span<const ChatMessage> messages) const {
   return rendered(messages, true);
 }
 
-std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messages) const {
-  const tokenize::Tokenizer& tokenizer = *model_.tokenizer().tokenizer;
-  const std::string text = rendered(messages, true);
-  for (const ChatMessage& message : messages) {
-    if (message.role != "assistant") {
-      check_plain(model_.encoder(), message);
+/// How a call is written is seen in a conversation with one: the form whose reader finds it again.
+void ChatFormat::find_tool_calls() {
+  const std::string question = "Does it rain in Rome?";
+  const std::string tools =
+      R"([{"type":"function","function":{"name":"weather","description":"of a place","parameters":)"
+      R"({"type":"object","properties":{"place":{"type":"string","description":"its name"}}}}}])";
+  const std::string object = R"({"place": "Rome"})";
+  for (const bool as_text : {false, true}) {
+    const ChatMessage both[] = {
+        {"user", question},
+        {"assistant", "",
+         R"({"tool_calls":[{"id":"call00001","type":"function","function":{"name":"weather",)"
+         R"("arguments":)" +
+             object + "}}]}"}};
+    std::string whole;
+    try {
+      whole = rendered(both, false, tools, as_text);
+      if (rendered(std::span(both, 1), true, tools).find("weather") == std::string::npos) {
+        return;  // it does not write the tools
+      }
+    } catch (const Error&) {
+      continue;  // it takes arguments in the other form, or no calls
+    }
+    const std::size_t at = whole.rfind(question);
+    const std::string after = whole.substr(at == std::string::npos ? whole.size() : at);
+    for (const ToolCallForm& form : tool_call_forms()) {
+      ToolCallReader reader(form);
+      // What is a call as a whole is between the header of the answer and the token for its end.
+      const std::size_t begin = form.begin.empty() ? after.find('{') : 0;
+      const std::size_t end = form.begin.empty() ? after.rfind('}') + 1 : after.size();
+      if (begin >= end) {
+        continue;
+      }
+      const auto first = reader.add(std::string_view(after).substr(begin, end - begin));
+      const auto last = reader.finish();
+      const auto& calls = first.calls.empty() ? last.calls : first.calls;
+      const auto same = [&](const std::string& text) {
+        return parse_json(text, false) == parse_json(object);
+      };
+      if (calls.size() == 1 && calls[0].name == "weather" && same(calls[0].arguments)) {
+        tool_calls_ = form;
+        tool_calls_->arguments_as_text = as_text;
+        return;
+      }
     }
   }
+}
+
+const ToolCallForm& ChatFormat::tool_calls() const {
+  if (!tool_calls_) {
+    fail_input({.thing = "tools",
+                .wrong = "the model's chat template does not write tools and calls of them in a "
+                         "form that is known",
+                .advice = "leave them out, or name another template (--chat-template)"});
+  }
+  return *tool_calls_;
+}
+
+std::vector<std::int64_t> ChatFormat::tool_call_tokens() const {
+  const ToolCallForm& form = tool_calls();
+  const tokenize::Tokenizer& tokenizer = *model_.tokenizer().tokenizer;
+  std::set<std::int64_t> special;
+  for (const std::string& mark : {form.begin, form.end, form.call, form.between, form.call_end,
+                                  form.name_end, form.opening}) {
+    for (const tokenize::TokenId id : tokenizer.encode(mark, {.add_special = false})) {
+      if (tokenizer.is_special(id) && !model_.ends_at(id)) {
+        special.insert(id);
+      }
+    }
+  }
+  return {special.begin(), special.end()};
+}
+
+std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messages,
+                                             const std::string& tools) const {
+  const tokenize::Tokenizer& tokenizer = *model_.tokenizer().tokenizer;
+  const bool calls = !tools.empty() || std::ranges::any_of(messages, [](const ChatMessage& one) {
+    return !one.members.empty();
+  });
+  const std::string text = rendered(messages, true, tools, calls && tool_calls().arguments_as_text);
+  for (const ChatMessage& message : messages) {
+    if (message.role != "assistant") {
+      check_plain(model_.encoder(), message.content,
+                  fmt::format("the message of the {} contains", shown(message.role, 30)));
+    }
+  }
+  check_plain(model_.encoder(), tools, "the tools contain");
   const auto ids = tokenizer.encode(text, {.add_special = false, .parse_special = true});
   return {ids.begin(), ids.end()};
 }

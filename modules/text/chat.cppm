@@ -5,6 +5,7 @@ import tessera.data;
 import :text_model;
 import :text_engine;
 import :generate;
+import :tool_calls;
 
 // Conversations with a model, by its chat template.
 
@@ -12,8 +13,9 @@ export namespace tessera::text {
 
 /// One turn of a conversation.
 struct ChatMessage {
-  std::string role;  // "system", "user", "assistant"
+  std::string role;  // "system", "user", "assistant", "tool"
   std::string content;
+  std::string members = {};  // others that the template may read: a JSON object; empty: none
 };
 
 /// The template of a file, or where that is empty of the model's tokenizer; null: it has none.
@@ -31,21 +33,30 @@ class ChatFormat {
   /// messages count as such. Errors (input): a message is not UTF-8; the template does not allow
   /// the conversation.
   std::string text(std::span<const ChatMessage> messages) const;
-  /// Its tokens. Errors (input): those, and a message that is not the assistant's contains a
-  /// special token.
-  std::vector<std::int64_t> prompt(std::span<const ChatMessage> messages) const;
+  /// The tokens of the same. `tools`: a JSON list; empty: none. Errors
+  /// (input): a message is not UTF-8, or one that is not the assistant's, or the tools, contain a
+  /// special token; the template does not allow the conversation.
+  std::vector<std::int64_t> prompt(std::span<const ChatMessage> messages,
+                                   const std::string& tools = {}) const;
+  /// How the template writes calls of tools. Error (input): in none of the forms that are known.
+  const ToolCallForm& tool_calls() const;
+  /// The special tokens in that form.
+  std::vector<std::int64_t> tool_call_tokens() const;
   /// The token that the template writes behind an answer, where it is a special one: an answer ends
   /// with it, whether or not the model's files say so.
   const std::vector<std::int64_t>& end_tokens() const { return end_tokens_; }
 
  private:
   std::vector<std::int64_t> find_end() const;
-  std::string rendered(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+  void find_tool_calls();
+  std::string rendered(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                       const std::string& tools = {}, bool arguments_as_text = false) const;
 
   const TextModel& model_;
   std::shared_ptr<const data::ChatTemplate> template_;
   std::set<std::string> of_parts_;  // roles whose contents are lists of parts
   std::vector<std::int64_t> end_tokens_;
+  std::optional<ToolCallForm> tool_calls_;
 };
 
 /// A conversation that grows. What the model has read of it is not read again.

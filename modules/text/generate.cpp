@@ -20,6 +20,7 @@ module tessera.text;
 
 import tessera.base;
 import tessera.tokenize;
+import tessera.grammar;
 
 namespace tessera::text {
 namespace {
@@ -69,6 +70,14 @@ struct Continuation::State {
       }
     }
     decoder_.start_after(std::move(before));
+    if (options_.constraint) {
+      place_ = options_.constraint->begin();
+      for (std::int64_t id = 0; id < model_.shape().vocab; ++id) {
+        if (ends_text(id)) {
+          ends_.push_back(static_cast<std::size_t>(id));
+        }
+      }
+    }
     end_if_read();
   }
 
@@ -118,23 +127,61 @@ struct Continuation::State {
 
   std::string decode(std::int64_t id) {
     const auto token = static_cast<tokenize::TokenId>(id);
+    if (std::ranges::find(options_.shown, id) != options_.shown.end()) {
+      return decoder_.finish() + model_.tokenizer().tokenizer->token(token).value_or("");
+    }
     return is_known(token) ? decoder_.add(token) : std::string();
+  }
+
+  bool ends_text(std::int64_t token) const {
+    return (model_.ends_at(token) && !options_.beyond_end) ||
+           std::ranges::find(options_.end_tokens, token) != options_.end_tokens.end();
+  }
+
+  /// The tokens that the constraint allows, with those that end the text where it may end. None:
+  /// the text is complete, and has no token for its end.
+  std::optional<std::vector<bool>> allowed() {
+    std::vector<bool> tokens = options_.constraint->allowed(place_)->tokens;
+    for (const std::size_t end : ends_) {
+      tokens[end] = place_.complete;
+    }
+    const bool any = std::ranges::find(tokens, true) != tokens.end();
+    if (!any && !place_.complete) {
+      fail_input({.thing = "generate",
+                  .wrong = "no token of the model continues a text of the grammar",
+                  .advice = "the model's tokens cannot express it"});
+    }
+    return any ? std::optional(std::move(tokens)) : std::nullopt;
+  }
+
+  void follow(std::int64_t token) {
+    auto next = options_.constraint->after(place_, token);
+    require(next.has_value(), "generate: a token does not follow the grammar");
+    place_ = std::move(*next);
   }
 
   void add(const std::vector<double>& logits) {
     const double noise = static_cast<double>(random_() >> 11) * 0x1p-53;
-    const std::int64_t token =
-        choose(candidates(logits, {.all = tokens_, .prompt = prompt_}, options_.sampling), noise);
+    const auto only = options_.constraint ? allowed() : std::nullopt;
+    if (options_.constraint && !only) {
+      end(TextEnd::token);
+      return;
+    }
+    const std::int64_t token = choose(candidates(logits, {.all = tokens_, .prompt = prompt_},
+                                                 options_.sampling, only ? &*only : nullptr),
+                                      noise);
     tokens_.push_back(token);
     text_.tokens.push_back(token);
     if (options_.likeliest) {
       text_.likelihoods.push_back(likelihoods_of(logits, token, *options_.likeliest));
     }
-    if ((model_.ends_at(token) && !options_.beyond_end) ||
-        std::ranges::find(options_.end_tokens, token) != options_.end_tokens.end()) {
+    if (ends_text(token)) {
       give(last_token());
       end(TextEnd::token);
       return;
+    }
+    if (options_.constraint) {
+      follow(token);
     }
     TextPart part = last_token();
     part.text = shown_.add(decode(token));
@@ -170,6 +217,8 @@ struct Continuation::State {
   std::size_t prompt_;  // so many of them are the prompt
   tokenize::StreamDecoder decoder_;
   StreamedText shown_;
+  grammar::Constraint::Place place_;  // of the constraint, where there is one
+  std::vector<std::size_t> ends_;     // the tokens that end the text then
   GeneratedText text_;
   bool ended_ = false;
 };

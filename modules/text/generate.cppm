@@ -2,6 +2,7 @@ export module tessera.text:generate;
 
 import tessera.base;
 import tessera.tokenize;
+import tessera.grammar;
 import :sampling;
 import :text_model;
 import :text_engine;
@@ -22,6 +23,10 @@ struct GenerationOptions {
   // With the likelihood of each generated token, and of so many of the likeliest ones.
   std::optional<std::int64_t> likeliest = std::nullopt;
   bool of_prompt = false;  // then also those of the prompt's tokens after the first one
+  // What the text must follow: it ends by a token or at its limit only. Its tokens are
+  // token_tree().
+  std::shared_ptr<grammar::Constraint> constraint = nullptr;
+  std::vector<std::int64_t> shown = {};  // special tokens that are parts of the text
 };
 
 /// Why a text ends.
@@ -97,6 +102,11 @@ std::vector<GeneratedText> generate(const TextModel& model, Engine& engine,
                                     const TextReceiver& receive = nullptr,
                                     const std::function<bool()>& wanted = nullptr,
                                     const TextEnded& ended = nullptr);
+
+/// The texts of the model's tokens, as they follow others; of special tokens that are not `shown`,
+/// and of those whose bytes cannot be found, none.
+std::shared_ptr<const grammar::TokenTree> token_tree(const TextModel& model,
+                                                     std::span<const std::int64_t> shown = {});
 
 /// The tokens of a text as a prompt (data::TextEncoder::prompt). Errors (input): those; it is
 /// empty.

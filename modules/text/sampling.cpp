@@ -6,6 +6,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -121,7 +122,7 @@ void SamplingOptions::check(const std::string& thing) const {
 }
 
 std::vector<Candidate> candidates(std::vector<double> logits, const TextTokens& before,
-                                  const SamplingOptions& options) {
+                                  const SamplingOptions& options, const std::vector<bool>* only) {
   if (!std::ranges::all_of(logits, [](double logit) { return std::isfinite(logit); })) {
     fail({.thing = "generate",
           .wrong = "the model's logits are not finite",
@@ -135,15 +136,24 @@ std::vector<Candidate> candidates(std::vector<double> logits, const TextTokens& 
     penalize_generated(logits, before.all.subspan(before.prompt), options.frequency_penalty,
                        options.presence_penalty);
   }
+  if (only != nullptr) {
+    require(only->size() == logits.size() && std::ranges::find(*only, true) != only->end(),
+            "generate: no token may follow");
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      logits[i] = (*only)[i] ? logits[i] : -std::numeric_limits<double>::infinity();
+    }
+  }
   const auto best = std::ranges::max_element(logits);
   if (options.temperature == 0) {
     return {{.token = best - logits.begin(), .probability = 1}};
   }
   std::vector<Candidate> all;
   all.reserve(logits.size());
-  for (const double logit : logits) {
-    all.push_back(
-        {.token = std::ssize(all), .probability = std::exp((logit - *best) / options.temperature)});
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (only == nullptr || (*only)[i]) {
+      all.push_back({.token = static_cast<std::int64_t>(i),
+                     .probability = std::exp((logits[i] - *best) / options.temperature)});
+    }
   }
   if (options.top_k > 0 && options.top_k < std::ssize(all)) {
     std::ranges::partial_sort(all, all.begin() + options.top_k, likelier);

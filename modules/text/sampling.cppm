@@ -35,9 +35,11 @@ struct Candidate {
 };
 
 /// The tokens that may follow, in the order of their ids; their probabilities have the sum 1.
-/// Errors: a logit is not finite; (input) logit_bias names a token that has no logit.
+/// `only`: those that may follow, by their ids; null: all. Errors: a logit is not finite; (input)
+/// logit_bias names a token that has no logit.
 std::vector<Candidate> candidates(std::vector<double> logits, const TextTokens& before,
-                                  const SamplingOptions& options);
+                                  const SamplingOptions& options,
+                                  const std::vector<bool>* only = nullptr);
 
 /// One of them; `noise` is uniform in [0, 1).
 std::int64_t choose(std::span<const Candidate> from, double noise);

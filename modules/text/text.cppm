@@ -12,6 +12,7 @@ export import :text_model;     // a trained model, ready to read and write text
 export import :decoding;       // the logits after texts that grow
 export import :text_engine;    // many texts that a model continues at the same time
 export import :generate;       // texts that a model continues
+export import :tool_calls;     // calls of tools in answers
 export import :chat;           // conversations, by a chat template
 export import :likelihood;     // how likely a model finds tokens
 export import :perplexity;     // of texts and records

@@ -1,5 +1,6 @@
 // 200 schemas with texts by jsonschema's verdict, and texts that are drawn from their grammars.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -244,4 +245,37 @@ TEST_CASE("texts of tokens that are drawn from 200 schemas meet them") {
     }
   }
   CHECK(ended > 190 * texts);
+}
+
+TEST_CASE("the tokens that may follow in a large vocabulary", "[.time]") {
+  std::vector<std::string> tokens = vocabulary();
+  std::mt19937 random(3);
+  while (tokens.size() < 128'000) {
+    std::string token(random() % 2, ' ');
+    for (unsigned length = 1 + random() % 8; length > 0; --length) {
+      token += static_cast<char>('a' + random() % 26);
+    }
+    tokens.push_back(token);
+  }
+  const auto tree = std::make_shared<const TokenTree>(tokens);
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> times;
+  for (const auto& entry : stored()) {
+    const auto begin = Clock::now();
+    Constraint constraint = constraint_of(entry["schema"].dump(), tree);
+    auto place = constraint.begin();
+    times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    for (const char byte : entry["accepted"].back().get<std::string>()) {
+      const auto before = Clock::now();
+      static_cast<void>(constraint.allowed(place));
+      place = constraint.after(place, static_cast<unsigned char>(byte)).value();
+      times.push_back(std::chrono::duration<double>(Clock::now() - before).count());
+    }
+  }
+  std::ranges::sort(times);
+  const auto at = [&](double share) {
+    return times[static_cast<std::size_t>(share * static_cast<double>(times.size() - 1))] * 1e6;
+  };
+  WARN(times.size() << " steps, microseconds: median " << at(0.5) << ", 90% " << at(0.9) << ", 99% "
+                    << at(0.99) << ", most " << at(1));
 }

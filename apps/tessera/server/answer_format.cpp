@@ -23,7 +23,8 @@ Ordered reason_of(const AnswerText& text) {
   if (!text.end) {
     return nullptr;
   }
-  return *text.end == text::TextEnd::token || *text.end == text::TextEnd::stop ? "stop" : "length";
+  const bool complete = *text.end == text::TextEnd::token || *text.end == text::TextEnd::stop;
+  return complete && text.called ? "tool_calls" : complete ? "stop" : "length";
 }
 
 Ordered usage_of(const TokenUsage& usage) {
@@ -90,19 +91,41 @@ class ChatAnswers : public JsonAnswers {
   }
 
   std::string part(const AnswerHead& head, const AnswerText& text) const override {
-    const bool has_part = !text.text.empty() || text.tokens;
-    return event(head, choice(text, "delta",
-                              has_part ? Ordered{{"content", text.text}} : Ordered::object()));
+    Ordered delta = Ordered::object();
+    if (!text.text.empty() || text.tokens) {
+      delta["content"] = text.text;
+    }
+    if (!text.calls.empty()) {
+      delta["tool_calls"] = calls_of(text, true);
+    }
+    return event(head, choice(text, "delta", delta));
   }
 
  protected:
   const char* whole_object() const override { return "chat.completion"; }
   const char* event_object() const override { return "chat.completion.chunk"; }
   Ordered whole_choice(const AnswerText& text) const override {
-    return choice(text, "message", {{"role", "assistant"}, {"content", text.text}});
+    Ordered message = {{"role", "assistant"}, {"content", text.text}};
+    if (!text.calls.empty()) {
+      message["content"] = text.text.empty() ? Ordered(nullptr) : Ordered(text.text);
+      message["tool_calls"] = calls_of(text, false);
+    }
+    return choice(text, "message", message);
   }
 
  private:
+  static Ordered calls_of(const AnswerText& text, bool of_stream) {
+    Ordered calls = Ordered::array();
+    for (const AnswerCall& one : text.calls) {
+      Ordered call = of_stream ? Ordered{{"index", one.index}} : Ordered::object();
+      call["id"] = one.id;
+      call["type"] = "function";
+      call["function"] = {{"name", one.call.name}, {"arguments", one.call.arguments}};
+      calls.push_back(std::move(call));
+    }
+    return calls;
+  }
+
   static Ordered named(const NamedToken& token) {
     Ordered bytes = Ordered::array();
     for (const char byte : token.text) {

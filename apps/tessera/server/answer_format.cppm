@@ -54,12 +54,21 @@ class TokenNames {
   std::int64_t offset_ = 0;
 };
 
+/// A call of a tool.
+struct AnswerCall {
+  std::string id;
+  std::size_t index = 0;  // among those of its text
+  text::ToolCall call;
+};
+
 /// One of the texts of an answer, or a part of it.
 struct AnswerText {
   std::size_t index = 0;
   std::string text = {};
   std::optional<std::vector<AnswerToken>> tokens = std::nullopt;  // none: nobody asked for them
   std::optional<text::TextEnd> end = std::nullopt;                // of a part: not the last one
+  std::vector<AnswerCall> calls = {};
+  bool called = false;  // the whole text has calls
 };
 
 /// How the answers of an endpoint are written.

@@ -1,4 +1,6 @@
 module;
+#include <fmt/format.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -9,6 +11,7 @@ module;
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.app.server;
@@ -56,6 +59,9 @@ AnswerWriter::AnswerWriter(HttpResponder responder, AnswerHead head,
   for (std::size_t index = 0; index < left_; ++index) {
     Text text{.names = TokenNames(tokenizer_, prompt(index).back())};
     text.whole.index = index;
+    if (asked_.calls) {
+      text.calls.emplace(*asked_.calls);
+    }
     texts_.push_back(std::move(text));
   }
   for (const AnswerPrompt& prompt : asked_.prompts) {
@@ -126,6 +132,27 @@ void AnswerWriter::write(const std::string& event) {
   }
 }
 
+void AnswerWriter::add_calls(std::size_t index, const text::ToolCallReader::Part& read,
+                             AnswerText& text) {
+  Text& own = texts_[index];
+  text.text += read.text;
+  for (const text::ToolCall& call : read.calls) {
+    if (own.called > 0 && !asked_.several_calls) {
+      break;  // the request wants one
+    }
+    // Nine letters and digits: templates of Mistral's models take no other ids.
+    constexpr std::string_view letters =
+        "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    auto number = std::hash<std::string>{}(fmt::format("{}/{}/{}", head_.id, index, own.called));
+    std::string id;
+    for (int i = 0; i < 9; ++i, number /= letters.size()) {
+      id += letters[number % letters.size()];
+    }
+    text.calls.push_back({.id = std::move(id), .index = own.called++, .call = call});
+  }
+  text.called = own.called > 0;
+}
+
 void AnswerWriter::add_part(std::size_t index, const text::TextPart& part) {
   if (over_) {
     return;
@@ -133,9 +160,16 @@ void AnswerWriter::add_part(std::size_t index, const text::TextPart& part) {
   if (!std::exchange(has_token_, true)) {
     counts_.first_token(seconds());
   }
-  const bool shown = !part.text.empty() || !part.likelihoods.empty();
-  if (asked_.request.stream && shown) {
-    AnswerText text{.index = index, .text = part.text};
+  if (!asked_.request.stream) {
+    return;
+  }
+  AnswerText text{.index = index};
+  if (auto& calls = texts_[index].calls) {
+    add_calls(index, calls->add(part.text), text);
+  } else {
+    text.text = part.text;
+  }
+  if (!text.text.empty() || !text.calls.empty() || !part.likelihoods.empty()) {
     text.tokens = named(texts_[index], part.likelihoods);
     write(beginning(index) + asked_.format->part(head_, text));
   }
@@ -148,11 +182,24 @@ void AnswerWriter::end_text(std::size_t index, const text::GeneratedText& text) 
   usage_.completion += std::ssize(text.tokens);
   AnswerText& whole = texts_[index].whole;
   whole.end = text.end;
+  auto& calls = texts_[index].calls;
   if (asked_.request.stream) {
-    write(beginning(index) + asked_.format->part(head_, whole));
+    AnswerText rest{.index = index};
+    if (calls) {
+      add_calls(index, calls->finish(), rest);
+    }
+    whole.called = rest.called;
+    const bool has_rest = !rest.text.empty() || !rest.calls.empty();
+    write(beginning(index) + (has_rest ? asked_.format->part(head_, rest) : "") +
+          asked_.format->part(head_, whole));
   } else {
     const AnswerPrompt& asked = asked_for(index);
-    whole.text = asked.echo.value_or("") + text.text;
+    if (calls) {
+      add_calls(index, calls->add(text.text), whole);
+      add_calls(index, calls->finish(), whole);
+    } else {
+      whole.text = asked.echo.value_or("") + text.text;
+    }
     if (asked.echo && asked_.request.options.likeliest) {
       TokenNames names(tokenizer_);
       whole.tokens.emplace().push_back(names.add(asked.tokens.front()));

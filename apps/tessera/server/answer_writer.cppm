@@ -27,6 +27,8 @@ struct AnswerRequest {
   TextRequest request;
   std::vector<AnswerPrompt> prompts;  // each has request.count texts
   const AnswerFormat* format = nullptr;
+  std::optional<text::ToolCallForm> calls = std::nullopt;  // in which tools are called
+  bool several_calls = true;
 };
 
 /// Writes the answer of a request, whole or as events. The thread that makes the texts calls it.
@@ -53,6 +55,8 @@ class AnswerWriter : public std::enable_shared_from_this<AnswerWriter> {
  private:
   struct Text {
     TokenNames names;
+    std::optional<text::ToolCallReader> calls = std::nullopt;
+    std::size_t called = 0;
     AnswerText whole = {};
     bool begun = false;
   };
@@ -60,6 +64,8 @@ class AnswerWriter : public std::enable_shared_from_this<AnswerWriter> {
   const AnswerPrompt& asked_for(std::size_t index) const;
   std::optional<std::vector<AnswerToken>> named(Text& text,
                                                 std::span<const text::TokenLikelihoods> tokens);
+  /// Adds what was read of a text with calls of tools.
+  void add_calls(std::size_t index, const text::ToolCallReader::Part& read, AnswerText& text);
   void add_part(std::size_t index, const text::TextPart& part);
   void end_text(std::size_t index, const text::GeneratedText& text);
   void finish();

@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 
 Json request_object(std::string_view body) {
   ParsedJson parsed =
-      parse_json_object(body, {.bytes = body.size(), .values = 100'000, .depth = 16});
+      parse_json_object(body, {.bytes = body.size(), .values = 100'000, .depth = 64});
   if (!parsed.problem.empty()) {
     fail_input({.thing = "request", .wrong = parsed.problem});
   }

@@ -25,6 +25,7 @@ module tessera.app.server;
 
 import :answer_writer;
 import tessera.base;
+import tessera.grammar;
 import tessera.text;
 import tessera.tokenize;
 
@@ -232,9 +233,50 @@ class TextServer : public HttpService {
     text::GenerationOptions defaults = options_.defaults;
     defaults.end_tokens = format().end_tokens();
     ChatRequest chat = parse_chat_request(body, defaults, model_.shape().vocab);
-    const AnswerPrompt prompt{.tokens = format().prompt(chat.messages)};
-    ask({.request = std::move(chat), .prompts = {prompt}, .format = &chat_format()}, "messages",
-        responder);
+    const AnswerPrompt prompt{.tokens = format().prompt(chat.messages, chat.tools)};
+    AnswerRequest asked{.request = chat, .prompts = {prompt}, .format = &chat_format()};
+    constrain(asked.request);
+    if (!chat.callable.empty()) {
+      const text::ToolCallForm& form = format().tool_calls();
+      asked.calls = form;
+      asked.several_calls = chat.several_calls;
+      asked.request.options.shown = format().tool_call_tokens();
+      if (chat.must_call) {
+        asked.request.options.constraint = std::make_shared<grammar::Constraint>(
+            text::tool_call_grammar(form, chat.callable, chat.several_calls, "tools"),
+            tokens_with(asked.request.options.shown), "tools");
+      }
+    }
+    ask(std::move(asked), "messages", responder);
+  }
+
+  /// The texts of tokens, which are found once. Only the readers' thread calls it.
+  std::shared_ptr<const grammar::TokenTree> tokens_with(const std::vector<std::int64_t>& shown) {
+    auto& kept = token_trees_[shown.empty() ? 0 : 1];
+    if (!kept) {
+      kept = text::token_tree(model_, shown);
+    }
+    return kept;
+  }
+
+  /// Errors (input): what the texts must follow is wrong.
+  void constrain(TextRequest& request) {
+    if (!request.grammar) {
+      return;
+    }
+    const RequestGrammar& asked = *request.grammar;
+    grammar::Grammar rules;
+    if (asked.kind == RequestGrammar::Kind::gbnf) {
+      rules = grammar::parse_gbnf(asked.text);
+    } else {
+      const std::size_t root = rules.add();
+      grammar::Expression all = asked.kind == RequestGrammar::Kind::json_object
+                                    ? grammar::add_json_object(rules)
+                                    : grammar::add_json_schema(rules, asked.text, asked.place);
+      rules.rules[root] = std::move(all);
+    }
+    request.options.constraint =
+        std::make_shared<grammar::Constraint>(rules, tokens_with({}), asked.place);
   }
 
   void answer_completion(const std::string& body, const HttpResponder& responder) {
@@ -250,6 +292,7 @@ class TextServer : public HttpService {
       }
       prompts.push_back(std::move(asked));
     }
+    constrain(request);
     ask({.request = std::move(request),
          .prompts = std::move(prompts),
          .format = &completion_format()},
@@ -338,6 +381,7 @@ class TextServer : public HttpService {
   ServeOptions options_;
   std::optional<text::ChatFormat> format_;  // none: the model has no template
   ServerCounts counts_;
+  std::array<std::shared_ptr<const grammar::TokenTree>, 2> token_trees_;
   text::Engine engine_;
   JobQueue jobs_;
   std::string name_;

@@ -2,10 +2,12 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
@@ -21,6 +23,7 @@ namespace tessera::app {
 namespace {
 
 using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 constexpr std::int64_t max_integer = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t most_likeliest = 20;
@@ -123,8 +126,82 @@ void read_stream(RequestFields& fields, TextRequest& request) {
   of_stream.check_rest();
 }
 
+/// A schema as it was written: the order of its members is that of answers.
+std::string text_of(const Ordered& schema, const Json& there, RequestFields& fields,
+                    const char* name) {
+  if (!there.is_object() && !there.is_boolean()) {
+    fields.refuse(name, "a JSON schema");
+  }
+  return json_text(Ordered{{"schema", schema}}["schema"]);
+}
+
+/// `body`: the whole request.
+void read_response_format(RequestFields& fields, std::string_view body, TextRequest& request) {
+  const Json* format = fields.find("response_format");
+  if (format == nullptr) {
+    return;
+  }
+  if (!format->is_object()) {
+    fields.refuse("response_format", "an object");
+  }
+  const Ordered ordered = parse_ordered_json(body)["response_format"];
+  RequestFields of_format(*format, "response_format.");
+  std::string type;
+  of_format.read("type", type);
+  const auto kinds = {"text", "json_object", "json_schema"};
+  if (std::ranges::find(kinds, type) == kinds.end()) {
+    of_format.refuse("type", "text, json_object or json_schema");
+  }
+  if (type == "json_schema") {
+    const Json* described = of_format.find("json_schema");
+    if (described == nullptr || !described->is_object()) {
+      of_format.refuse("json_schema", "an object with a schema");
+    }
+    RequestFields of_schema(*described, "response_format.json_schema.");
+    of_schema.ignore({"name", "description", "strict"});
+    const Json* schema = of_schema.find("schema");
+    request.grammar = {.kind = RequestGrammar::Kind::json_schema,
+                       .text = text_of(ordered["json_schema"].value("schema", Ordered()),
+                                       schema == nullptr ? Json() : *schema, of_schema, "schema"),
+                       .place = "response_format.json_schema.schema"};
+    of_schema.check_rest();
+  } else if (type == "json_object") {
+    request.grammar = {.kind = RequestGrammar::Kind::json_object, .place = "response_format"};
+    if (const Json* schema = of_format.find("schema")) {
+      request.grammar = {.kind = RequestGrammar::Kind::json_schema,
+                         .text = text_of(ordered["schema"], *schema, of_format, "schema"),
+                         .place = "response_format.schema"};
+    }
+  }
+  of_format.check_rest();
+}
+
+/// What texts must follow: at most one of three fields says it.
+void read_grammar(RequestFields& fields, std::string_view body, TextRequest& request) {
+  read_response_format(fields, body, request);
+  const auto only_one = [&](const char* name) {
+    if (request.grammar) {
+      fields.refuse(name, fmt::format("no {} beside it", request.grammar->place));
+    }
+  };
+  if (const Json* schema = fields.find("json_schema")) {
+    only_one("json_schema");
+    request.grammar = {
+        .kind = RequestGrammar::Kind::json_schema,
+        .text = text_of(parse_ordered_json(body)["json_schema"], *schema, fields, "json_schema"),
+        .place = "json_schema"};
+  }
+  if (fields.find("grammar") != nullptr) {
+    only_one("grammar");
+    request.grammar = {.kind = RequestGrammar::Kind::gbnf, .place = "grammar"};
+    fields.read("grammar", request.grammar->text);
+  }
+}
+
 /// What requests of all endpoints say (docs/serving.md has these lists).
-void read_common(RequestFields& fields, std::int64_t vocab, TextRequest& request) {
+void read_common(RequestFields& fields, std::string_view body, std::int64_t vocab,
+                 TextRequest& request) {
+  read_grammar(fields, body, request);
   read_sampling(fields, vocab, request.options);
   read_stop(fields, request.options.stop);
   read_end_tokens(fields, vocab, request.options);
@@ -155,28 +232,183 @@ std::string content_of(RequestFields& message) {
   return text;
 }
 
-std::vector<text::ChatMessage> messages_of(RequestFields& fields) {
+/// The calls of tools that an answer had, for the template.
+Ordered calls_of(const Json& list, const Ordered& written) {
+  if (!list.is_array() || list.empty()) {
+    fail_input({.thing = "messages.tool_calls", .wrong = "must be a list of calls"});
+  }
+  Ordered calls = Ordered::array();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Json& call = list[i];
+    const Json none;
+    if (!call.is_object()) {
+      fail_input({.thing = "messages.tool_calls", .wrong = "must be a list of calls"});
+    }
+    RequestFields fields(call, "messages.tool_calls.");
+    fields.ignore({"index"});
+    fields.only("type", "function", "function");
+    std::string id;
+    fields.read("id", id);
+    const Json* function = fields.find("function");
+    if (function == nullptr || !function->is_object()) {
+      fields.refuse("function", "an object");
+    }
+    fields.check_rest();
+    RequestFields of_function(*function, "messages.tool_calls.function.");
+    std::string name;
+    of_function.read("name", name);
+    const Json* arguments = of_function.find("arguments");
+    const bool as_text = arguments != nullptr && arguments->is_string();
+    const bool is_object =
+        as_text ? parse_json_object(arguments->get_ref<const std::string&>()).problem.empty()
+                : arguments != nullptr && arguments->is_object();
+    if (name.empty() || !is_object) {
+      of_function.refuse(name.empty() ? "name" : "arguments",
+                         name.empty() ? "a text" : "a JSON object, or one as a text");
+    }
+    of_function.check_rest();
+    calls.push_back(
+        {{"id", id},
+         {"type", "function"},
+         {"function", {{"name", name}, {"arguments", written[i]["function"]["arguments"]}}}});
+  }
+  return calls;
+}
+
+/// What a message has besides its role and content, as the template gets it.
+std::string members_of(RequestFields& message, const std::string& role, const Ordered& written,
+                       std::map<std::string, std::string>& names_of_calls) {
+  Ordered members = Ordered::object();
+  if (role == "assistant") {
+    if (const Json* calls = message.find("tool_calls"); calls != nullptr && !calls->empty()) {
+      members["tool_calls"] = calls_of(*calls, written["tool_calls"]);
+      for (const Ordered& call : members["tool_calls"]) {
+        names_of_calls[call["id"].get<std::string>()] = call["function"]["name"].get<std::string>();
+      }
+    }
+  } else if (role == "tool") {
+    std::string id;
+    std::string name;
+    message.read("tool_call_id", id);
+    message.read("name", name);
+    members["tool_call_id"] = id;
+    members["name"] = name.empty() ? names_of_calls[id] : name;
+  }
+  return members.empty() ? std::string() : json_text(members);
+}
+
+/// `body`: the whole request.
+std::vector<text::ChatMessage> messages_of(RequestFields& fields, std::string_view body) {
   const Json* list = fields.find("messages");
   if (list == nullptr || !list->is_array() || list->empty()) {
     fields.refuse("messages", "a list with at least one message");
   }
+  const Ordered written = parse_ordered_json(body)["messages"];
+  std::map<std::string, std::string> names_of_calls;
   std::vector<text::ChatMessage> messages;
   for (const Json& message : *list) {
     const Json role = message.is_object() ? message.value("role", Json()) : Json();
-    if (role != "system" && role != "user" && role != "assistant" && role != "developer") {
-      fields.refuse("messages.role", "system, user or assistant");
+    const auto roles = {"system", "user", "assistant", "developer", "tool"};
+    if (std::ranges::find(roles, role) == roles.end()) {
+      fields.refuse("messages.role", "system, user, assistant or tool");
     }
     RequestFields one(message, "messages.");
     one.ignore({"role"});
     // A member that a client repeats from an answer may be there where it says nothing.
     one.ignore_empty(
         {"tool_calls", "function_call", "refusal", "annotations", "audio", "reasoning_content"});
-    std::string content = content_of(one);
+    std::string members =
+        members_of(one, role.get<std::string>(), written[messages.size()], names_of_calls);
+    // A message with calls need not have a text.
+    const bool silent = role == "assistant" && !members.empty() && one.find("content") == nullptr;
+    std::string content = silent ? std::string() : content_of(one);
     one.check_rest();
-    messages.push_back(
-        {role == "developer" ? "system" : role.get<std::string>(), std::move(content)});
+    messages.push_back({role == "developer" ? "system" : role.get<std::string>(),
+                        std::move(content), std::move(members)});
   }
   return messages;
+}
+
+/// The tools of a request. `body`: all of it.
+std::vector<text::Tool> tools_of(RequestFields& fields, std::string_view body) {
+  constexpr std::size_t most_tools = 128;
+  constexpr std::size_t longest_name = 64;
+  const Json* list = fields.find("tools");
+  if (list == nullptr || list->empty()) {
+    return {};
+  }
+  if (!list->is_array() || list->size() > most_tools) {
+    fields.refuse("tools", fmt::format("a list of at most {} tools", most_tools));
+  }
+  const Ordered written = parse_ordered_json(body)["tools"];
+  std::vector<text::Tool> tools;
+  for (const Json& tool : *list) {
+    const Json function = tool.is_object() ? tool.value("function", Json()) : Json();
+    if (!function.is_object() || tool.value("type", Json()) != "function") {
+      fields.refuse("tools", "tools of type function");
+    }
+    RequestFields of_tool(tool, "tools.");
+    of_tool.ignore({"type", "function"});
+    of_tool.check_rest();
+    RequestFields of_function(function, "tools.function.");
+    of_function.ignore({"description", "strict"});
+    text::Tool one;
+    of_function.read("name", one.name);
+    const bool is_name = !one.name.empty() && one.name.size() <= longest_name &&
+                         std::ranges::all_of(one.name, [](unsigned char c) {
+                           return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+                         });
+    if (!is_name || std::ranges::find(tools, one.name, &text::Tool::name) != tools.end()) {
+      of_function.refuse(
+          "name", fmt::format("another one of at most {} letters, digits, _ and -", longest_name));
+    }
+    if (const Json* parameters = of_function.find("parameters")) {
+      one.parameters = text_of(written[tools.size()]["function"]["parameters"], *parameters,
+                               of_function, "parameters");
+    }
+    of_function.check_rest();
+    tools.push_back(std::move(one));
+  }
+  return tools;
+}
+
+/// Which tools the answer may or must call.
+void read_tools(RequestFields& fields, std::string_view body, ChatRequest& request) {
+  request.callable = tools_of(fields, body);
+  fields.read("parallel_tool_calls", request.several_calls);
+  const Json* choice = fields.find("tool_choice");
+  if (choice != nullptr && choice->is_object()) {
+    RequestFields of_choice(*choice, "tool_choice.");
+    of_choice.only("type", "function", "function");
+    const Json* function = of_choice.find("function");
+    std::string name;
+    if (function != nullptr && function->is_object()) {
+      RequestFields(*function, "tool_choice.function.").read("name", name);
+    }
+    std::erase_if(request.callable, [&](const text::Tool& tool) { return tool.name != name; });
+    if (request.callable.empty()) {
+      of_choice.refuse("function.name", "the name of one of the tools");
+    }
+    of_choice.check_rest();
+    request.must_call = true;
+    request.several_calls = false;
+  } else if (choice != nullptr && *choice == "required") {
+    if (request.callable.empty()) {
+      fields.refuse("tool_choice", "tools to choose from");
+    }
+    request.must_call = true;
+  } else if (choice != nullptr && *choice == "none") {
+    request.callable.clear();
+  } else if (choice != nullptr && *choice != "auto") {
+    fields.refuse("tool_choice", "none, auto, required, or a function");
+  }
+  if (request.callable.empty()) {
+    return;
+  }
+  if (request.grammar) {
+    fields.refuse("tools", fmt::format("no {} beside it", request.grammar->place));
+  }
+  request.tools = json_text(parse_ordered_json(body)["tools"]);
 }
 
 /// A text, its tokens, or a list of either.
@@ -216,8 +448,8 @@ ChatRequest parse_chat_request(std::string_view body, const text::GenerationOpti
   RequestFields fields(object);
   ChatRequest request;
   request.options = defaults;
-  request.messages = messages_of(fields);
-  read_common(fields, vocab, request);
+  request.messages = messages_of(fields, body);
+  read_common(fields, body, vocab, request);
   read_tokens(fields, "max_tokens", 1, request.options.tokens);
   read_tokens(fields, "max_completion_tokens", 1, request.options.tokens);
   bool likelihoods = false;
@@ -229,11 +461,9 @@ ChatRequest parse_chat_request(std::string_view body, const text::GenerationOpti
   } else if (likeliest > 0) {
     fields.refuse("top_logprobs", "0, or logprobs to be true");
   }
-  fields.ignore({"parallel_tool_calls"});
-  fields.ignore_empty({"tools", "functions"});
-  fields.only("response_format", {{"type", "text"}}, "text");
+  read_tools(fields, body, request);
+  fields.ignore_empty({"functions"});
   fields.only("modalities", Json::array({"text"}), "text");
-  fields.only("tool_choice", "none", "none");
   fields.only("function_call", "none", "none");
   fields.check_rest();
   return request;
@@ -248,7 +478,7 @@ CompletionRequest parse_completion_request(std::string_view body,
   CompletionRequest request;
   request.options = defaults;
   request.prompts = prompts_of(fields, vocab);
-  read_common(fields, vocab, request);
+  read_common(fields, body, vocab, request);
   if (std::ssize(request.prompts) * request.count > most_texts) {
     fields.refuse("n", fmt::format("at most {} texts for all prompts together", most_texts));
   }
@@ -280,7 +510,7 @@ TokenizeRequest parse_tokenize_request(std::string_view body) {
     fields.read("prompt", request.text.emplace());
     fields.read("add_special_tokens", request.add_special);
   } else {
-    request.messages = messages_of(fields);
+    request.messages = messages_of(fields, body);
     fields.only("add_generation_prompt", true, "true");
   }
   fields.ignore({"model"});

@@ -7,9 +7,18 @@ import tessera.text;
 
 export namespace tessera::app {
 
+/// What texts must follow.
+struct RequestGrammar {
+  enum class Kind : std::uint8_t { json_object, json_schema, gbnf };
+  Kind kind = Kind::json_object;
+  std::string text = {};  // the schema (JSON), or the grammar
+  std::string place;      // the field with it
+};
+
 /// What all requests for texts say.
 struct TextRequest {
   text::GenerationOptions options;
+  std::optional<RequestGrammar> grammar = std::nullopt;
   std::int64_t count = 1;  // "n": texts for each prompt
   bool stream = false;
   bool stream_usage = false;  // stream_options.include_usage
@@ -18,6 +27,10 @@ struct TextRequest {
 /// An answer to a conversation.
 struct ChatRequest : TextRequest {
   std::vector<text::ChatMessage> messages;
+  std::string tools = {};                 // a JSON list, as the template gets it; empty: none
+  std::vector<text::Tool> callable = {};  // those of them that may be called
+  bool must_call = false;                 // the answer is a call
+  bool several_calls = true;
 };
 
 /// What a text begins with: a text, or its tokens.
