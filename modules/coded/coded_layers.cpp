@@ -311,7 +311,7 @@ std::vector<Place> places_in(nn::Module& root) {
 
 int use_codes(nn::Module& root,
               const std::function<std::optional<CodeType>(const CodableWeight& weight)>& type) {
-  struct Chosen {
+  struct ChosenCode {
     std::shared_ptr<const WeightCodes> codes;  // null: the weight stays
     StoredCodes* stored = nullptr;             // of the first layer
   };
@@ -322,11 +322,11 @@ int use_codes(nn::Module& root,
       of_tokens.insert(place.weight.get());
     }
   }
-  std::map<const nn::Parameter*, Chosen> weights;
+  std::map<const nn::Parameter*, ChosenCode> weights;
   int replaced = 0;
   for (const Place& place : places) {
     const auto [found, first] = weights.try_emplace(place.weight.get());
-    Chosen& chosen = found->second;
+    ChosenCode& chosen = found->second;
     if (first) {
       const Dims& shape = place.weight->value.shape();
       const auto form = type({.name = place.weight->name,

@@ -193,7 +193,7 @@ struct Blas::Prepared {
 
 std::size_t Blas::version() { return blas_api().version ? blas_api().version() : 0; }
 
-std::unique_ptr<Blas> Blas::open(const Watched& watched, const CallWatch& watch) {
+std::unique_ptr<Blas> Blas::open(const WatchedThread& watched, const CallWatch& watch) {
   const BlasApi& api = blas_api();
   if (!api.create) {
     return nullptr;
@@ -273,14 +273,14 @@ std::shared_ptr<Blas::Prepared> Blas::prepared(const ProductArguments& p,
   if (!factors.each || version() >= first_with_modes) {
     made->set(factors);
     made->choices = watch_.call("cublasLtMatmulAlgoGetHeuristic",
-                                [handle = handle_, made, alignments](const Watched& watched) {
+                                [handle = handle_, made, alignments](const WatchedThread& watched) {
                                   return advised(watched, handle, *made, alignments);
                                 });
   }
   return prepared_.insert(key, std::move(made));
 }
 
-std::vector<BlasChoice> Blas::advised(const Watched& watched, BlasHandle handle,
+std::vector<BlasChoice> Blas::advised(const WatchedThread& watched, BlasHandle handle,
                                       const Prepared& made,
                                       const std::array<std::uint32_t, 3>& alignments) {
   const BlasApi& api = blas_api();
@@ -313,7 +313,7 @@ std::vector<BlasChoice> Blas::advised(const Watched& watched, BlasHandle handle,
   return usable;
 }
 
-void Blas::queue(const Watched* watched, const Product& product, const BlasChoice& choice) {
+void Blas::queue(const WatchedThread* watched, const Product& product, const BlasChoice& choice) {
   const ProductArguments& p = product.arguments;
   Prepared& made = *product.made;
   made.set(product.factors);
@@ -336,7 +336,7 @@ void Blas::queue(const Watched* watched, const Product& product, const BlasChoic
         "cublasLtMatmul");
 }
 
-BlasChoice Blas::fastest(const Watched& watched, const Product& product) {
+BlasChoice Blas::fastest(const WatchedThread& watched, const Product& product) {
   using Clock = std::chrono::steady_clock;
   constexpr int repeats = 5;
   auto best = Clock::duration::max();
@@ -377,12 +377,13 @@ bool Blas::multiply(StreamHandle stream, const ProductArguments& p, void* worksp
   const Product product = {handle_, stream, p, factors, made, workspace};
   // A product that is made several times must not add to its result.
   if (made->choices.size() > 1 && !p.accumulate && bytes >= workspace_bytes) {
-    made->choices = {watch_.call(
-        "cublasLtMatmul", [product](const Watched& watched) { return fastest(watched, product); })};
+    made->choices = {watch_.call("cublasLtMatmul", [product](const WatchedThread& watched) {
+      return fastest(watched, product);
+    })};
     made->loaded = true;
   }
   if (!made->loaded) {
-    watch_.call("cublasLtMatmul", [product](const Watched& watched) {
+    watch_.call("cublasLtMatmul", [product](const WatchedThread& watched) {
       queue(&watched, product, product.made->choices.front());
       return true;
     });

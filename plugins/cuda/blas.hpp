@@ -33,7 +33,7 @@ class Blas {
   /// The library's version, such as 130001; 0: it is not there.
   static std::size_t version();
   /// Null: there is no library. `watch`: of the calls that may block. Errors: it cannot be used.
-  static std::unique_ptr<Blas> open(const Watched& watched, const CallWatch& watch);
+  static std::unique_ptr<Blas> open(const WatchedThread& watched, const CallWatch& watch);
   /// Whether the library can be asked for the product: one floating type of operands, each matrix
   /// with one contiguous axis, at most one dim of a batch. Data may be absent.
   static bool takes(const ProductArguments& product);
@@ -69,14 +69,14 @@ class Blas {
   std::shared_ptr<Prepared> prepared(const ProductArguments& product,
                                      const ProductFactors& factors);
   /// The algorithms that the library advises for a product's form.
-  static std::vector<BlasChoice> advised(const Watched& watched, BlasHandle handle,
+  static std::vector<BlasChoice> advised(const WatchedThread& watched, BlasHandle handle,
                                          const Prepared& made,
                                          const std::array<std::uint32_t, 3>& alignments);
   /// Queues the product by one of its algorithms. `watched`: it may be the algorithm's first one;
   /// null: it is not.
-  static void queue(const Watched* watched, const Product& product, const BlasChoice& choice);
+  static void queue(const WatchedThread* watched, const Product& product, const BlasChoice& choice);
   /// The fastest one of the product's algorithms, which it measures.
-  static BlasChoice fastest(const Watched& watched, const Product& product);
+  static BlasChoice fastest(const WatchedThread& watched, const Product& product);
 
   BlasHandle handle_;
   CallWatch watch_;

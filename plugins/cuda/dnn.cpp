@@ -88,7 +88,7 @@ Extents turned(const Extents& x) { return {x[0], x[1], x[3], x[2]}; }
 /// order of operations that computes the same has no engine.
 class DnnBuilder {
  public:
-  DnnBuilder(const Watched& watched, const DnnForm& form, DnnHandle handle, DnnPlan& plan)
+  DnnBuilder(const WatchedThread& watched, const DnnForm& form, DnnHandle handle, DnnPlan& plan)
       : watched_(watched), form_(form), handle_(handle), plan_(plan) {}
 
   void forward();
@@ -232,7 +232,7 @@ class DnnBuilder {
   /// Products with all query heads of a group, added up.
   void multiply_group(Descriptor a, Descriptor b, Descriptor y);
 
-  const Watched& watched_;
+  const WatchedThread& watched_;
   const DnnForm& form_;
   DnnHandle handle_;
   DnnPlan& plan_;
@@ -421,7 +421,8 @@ std::string DnnBuilder::describe(const std::string& device) {
   return text;
 }
 
-std::string DnnPlan::describe(const Watched& watched, DnnHandle handle, const std::string& device) {
+std::string DnnPlan::describe(const WatchedThread& watched, DnnHandle handle,
+                              const std::string& device) {
   const DnnForm none;
   DnnPlan descriptors;
   std::string text = DnnBuilder(watched, none, handle, descriptors).describe(device);
@@ -429,7 +430,7 @@ std::string DnnPlan::describe(const Watched& watched, DnnHandle handle, const st
   return text;
 }
 
-std::unique_ptr<DnnPlan> DnnPlan::make(const Watched& watched, const DnnForm& form,
+std::unique_ptr<DnnPlan> DnnPlan::make(const WatchedThread& watched, const DnnForm& form,
                                        DnnHandle handle, const std::string& device,
                                        std::string* reason) {
   std::unique_ptr<DnnPlan> plan(new DnnPlan);
@@ -445,7 +446,7 @@ std::unique_ptr<DnnPlan> DnnPlan::make(const Watched& watched, const DnnForm& fo
   return nullptr;
 }
 
-void DnnPlan::destroy(const Watched& watched) {
+void DnnPlan::destroy(const WatchedThread& watched) {
   for (auto made = all_.rbegin(); made != all_.rend(); ++made) {
     dnn_api().descriptor_destroy(watched, *made);
   }
@@ -466,7 +467,7 @@ bool Dnn::is_wanted() {
   return choice == "auto" && version() >= oldest_version;
 }
 
-Dnn::Dnn(const Watched& watched, CallWatch watch) : watch_(std::move(watch)) {
+Dnn::Dnn(const WatchedThread& watched, CallWatch watch) : watch_(std::move(watch)) {
   check(dnn_api().create(watched, &handle_), "cudnnCreate");
   const char* const file = std::getenv("TESSERA_CUDA_DNN_DEVICE");
   if (file == nullptr || *file == '\0') {
@@ -594,7 +595,7 @@ bool Dnn::attention(StreamHandle stream, const AttentionArguments& a, bool backw
     return true;
   }
   return watch_.call(
-      "cudnnBackendExecute", [&api, handle = handle_, plan, pack](const Watched& watched) {
+      "cudnnBackendExecute", [&api, handle = handle_, plan, pack](const WatchedThread& watched) {
         check(api.first_execute(watched, handle, plan->descriptor(), pack->descriptor()),
               "cudnnBackendExecute");
         plan->set_loaded();
@@ -609,14 +610,15 @@ std::shared_ptr<DnnPlan> Dnn::plan_for(const DnnForm& form) {
   }
   const auto destroy = [watch = watch_](DnnPlan* plan) {
     watch.end("cudnnBackendDestroyDescriptor",
-              [held = std::shared_ptr<DnnPlan>(plan)](const Watched& watched) {
+              [held = std::shared_ptr<DnnPlan>(plan)](const WatchedThread& watched) {
                 held->destroy(watched);
               });
   };
-  std::unique_ptr<DnnPlan> made = watch_.call("a plan of cuDNN (cudnnBackendFinalize)",
-                                              [form, handle = handle_](const Watched& watched) {
-                                                return DnnPlan::make(watched, form, handle);
-                                              });
+  std::unique_ptr<DnnPlan> made =
+      watch_.call("a plan of cuDNN (cudnnBackendFinalize)",
+                  [form, handle = handle_](const WatchedThread& watched) {
+                    return DnnPlan::make(watched, form, handle);
+                  });
   std::shared_ptr<DnnPlan> plan;
   if (made != nullptr) {
     plan.reset(made.release(), destroy);

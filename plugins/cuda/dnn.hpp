@@ -42,15 +42,15 @@ class DnnPlan {
   /// For the handle's device, or for one that `device` describes (a text as the library writes it).
   /// Null: the library has no engine for the form that gives the same bits each time; `reason`,
   /// where given, gets its words.
-  static std::unique_ptr<DnnPlan> make(const Watched& watched, const DnnForm& form,
+  static std::unique_ptr<DnnPlan> make(const WatchedThread& watched, const DnnForm& form,
                                        DnnHandle handle, const std::string& device = "",
                                        std::string* reason = nullptr);
   /// What the library knows of the handle's device, or of the one that `device` describes: a text
   /// for make(). Error: it does not take the description.
-  static std::string describe(const Watched& watched, DnnHandle handle,
+  static std::string describe(const WatchedThread& watched, DnnHandle handle,
                               const std::string& device = "");
   /// Destroys the descriptors, which nothing else does.
-  void destroy(const Watched& watched);
+  void destroy(const WatchedThread& watched);
   DnnPlan(const DnnPlan&) = delete;
   DnnPlan& operator=(const DnnPlan&) = delete;
 
@@ -81,7 +81,7 @@ class Dnn {
 
   /// Gives the file that TESSERA_CUDA_DNN_DEVICE names the device's description. Errors: the
   /// library cannot be used; the file cannot be written.
-  Dnn(const Watched& watched, CallWatch watch);
+  Dnn(const WatchedThread& watched, CallWatch watch);
   /// Whether the library can be asked: 16 bits, heads of at most 256 dims (backward: 128), no caps
   /// of scores, no documents.
   static bool takes(const AttentionArguments& a, bool backward);

@@ -105,7 +105,7 @@ CudaDriver::CudaDriver(int index)
   properties_.tolerance = tolerance;
   check(api.device_total_mem(&properties_.memory, device), "cuDeviceTotalMem");
   const auto [retained, context] =
-      watch_.call("cuDevicePrimaryCtxRetain", [&api, device](const Watched& watched) {
+      watch_.call("cuDevicePrimaryCtxRetain", [&api, device](const WatchedThread& watched) {
         Context made = nullptr;
         const Result result = api.device_primary_ctx_retain(watched, &made, device);
         return std::pair(result, made);
@@ -144,11 +144,12 @@ const DriverApi& CudaDriver::enter() const {
 
 /// `image` must stay as long as the process.
 std::pair<Result, Module> CudaDriver::load_module(const void* image) const {
-  return watch_.call("cuModuleLoadData", [&api = driver_api(), image](const Watched& watched) {
-    Module made = nullptr;
-    const Result result = api.module_load_data(watched, &made, image);
-    return std::pair(result, made);
-  });
+  return watch_.call("cuModuleLoadData",
+                     [&api = driver_api(), image](const WatchedThread& watched) {
+                       Module made = nullptr;
+                       const Result result = api.module_load_data(watched, &made, image);
+                       return std::pair(result, made);
+                     });
 }
 
 DeviceProperties CudaDriver::properties() const { return properties_; }
@@ -157,7 +158,7 @@ DeviceProperties CudaDriver::properties() const { return properties_; }
 
 void* CudaDriver::allocate(std::size_t bytes) {
   const auto [result, data] =
-      watch_.call("cuMemAlloc", [&api = driver_api(), bytes](const Watched& watched) {
+      watch_.call("cuMemAlloc", [&api = driver_api(), bytes](const WatchedThread& watched) {
         DevicePointer made = 0;
         const Result taken = api.mem_alloc(watched, &made, bytes);
         return std::pair(taken, made);
@@ -171,13 +172,14 @@ void* CudaDriver::allocate(std::size_t bytes) {
 
 void CudaDriver::free(void* data, std::size_t) noexcept {
   // After an error of the device everything fails; the error itself is raised where work waits.
-  watch_.end("cuMemFree",
-             [data](const Watched& watched) { driver_api().mem_free(watched, address(data)); });
+  watch_.end("cuMemFree", [data](const WatchedThread& watched) {
+    driver_api().mem_free(watched, address(data));
+  });
 }
 
 void* CudaDriver::allocate_pinned(std::size_t bytes) {
   const auto [result, data] =
-      watch_.call("cuMemHostAlloc", [&api = driver_api(), bytes](const Watched& watched) {
+      watch_.call("cuMemHostAlloc", [&api = driver_api(), bytes](const WatchedThread& watched) {
         void* made = nullptr;
         const Result taken =
             api.mem_host_alloc(watched, &made, bytes, host_alloc_portable | host_alloc_device_map);
@@ -192,7 +194,7 @@ void* CudaDriver::allocate_pinned(std::size_t bytes) {
 
 void CudaDriver::free_pinned(void* data, std::size_t) noexcept {
   watch_.end("cuMemFreeHost",
-             [data](const Watched& watched) { driver_api().mem_free_host(watched, data); });
+             [data](const WatchedThread& watched) { driver_api().mem_free_host(watched, data); });
 }
 
 // ---- queues ----
@@ -205,7 +207,7 @@ std::shared_ptr<CudaDriver::Stream> CudaDriver::open_stream(bool urgent) {
   const int priority = urgent ? greatest : least;
   auto stream = std::make_shared<Stream>();
   check(watch_.call("cuStreamCreateWithPriority",
-                    [&api, stream, priority](const Watched& watched) {
+                    [&api, stream, priority](const WatchedThread& watched) {
                       return api.stream_create(watched, &stream->handle, stream_non_blocking,
                                                priority);
                     }),
@@ -259,12 +261,12 @@ void CudaDriver::free_retired() {
     });
   }
   for (const StreamHandle stream : streams) {
-    watch_.call("cuStreamDestroy", [&api, stream](const Watched& watched) {
+    watch_.call("cuStreamDestroy", [&api, stream](const WatchedThread& watched) {
       return api.stream_destroy(watched, stream);
     });
   }
   for (const GraphExec graph : graphs) {
-    watch_.call("cuGraphExecDestroy", [&api, graph](const Watched& watched) {
+    watch_.call("cuGraphExecDestroy", [&api, graph](const WatchedThread& watched) {
       return api.graph_exec_destroy(watched, graph);
     });
   }
@@ -410,7 +412,7 @@ void CudaDriver::copy(Queue queue, void* to, const void* from, std::size_t bytes
       // The driver may read it when the stream gets there.
       check(api.memcpy_htod_async(address(to), from, bytes, stream), "cuMemcpyHtoDAsync");
       check(watch_.call("cuStreamSynchronize",
-                        [&api, stream](const Watched& watched) {
+                        [&api, stream](const WatchedThread& watched) {
                           return api.stream_synchronize(watched, stream);
                         }),
             "cuStreamSynchronize");
@@ -497,7 +499,7 @@ DeviceDriver::Graph CudaDriver::end_graph(Queue queue) {
   check(api.stream_end_capture(of(queue).handle, &graph), "cuStreamEndCapture");
   auto recorded = std::make_unique<Recorded>();
   const auto [made, exec] =
-      watch_.call("cuGraphInstantiate", [&api, graph](const Watched& watched) {
+      watch_.call("cuGraphInstantiate", [&api, graph](const WatchedThread& watched) {
         GraphExec instance = nullptr;
         const Result result = api.graph_instantiate(watched, &instance, graph, 0);
         return std::pair(result, instance);
@@ -525,7 +527,7 @@ void CudaDriver::free_graph(Graph graph) noexcept {
 /// A kernel of a module; null: it has none of this name.
 Function CudaDriver::find_kernel(Module module, const std::string& name) const {
   const auto [result, function] =
-      watch_.call("cuModuleGetFunction", [module, name](const Watched& watched) {
+      watch_.call("cuModuleGetFunction", [module, name](const WatchedThread& watched) {
         Function found = nullptr;
         const Result asked =
             driver_api().module_get_function(watched, &found, module, name.c_str());
@@ -562,7 +564,7 @@ Function CudaDriver::function(const std::string& name, unsigned memory) {
   }
   if (memory > kernel.memory) {
     check(watch_.call("cuFuncSetAttribute",
-                      [of = kernel.function, memory](const Watched& watched) {
+                      [of = kernel.function, memory](const WatchedThread& watched) {
                         return driver_api().func_set_attribute(watched, of, most_launched_memory,
                                                                static_cast<int>(memory));
                       }),
@@ -585,8 +587,8 @@ std::string CudaDriver::load_source(const std::string& source) {
   }
   CompiledSource compiled = compile_source(source, capability_);
   if (compiled.missing.empty()) {
-    const auto [loaded, module] =
-        watch_.call("cuModuleLoadData", [code = std::move(compiled.code)](const Watched& watched) {
+    const auto [loaded, module] = watch_.call(
+        "cuModuleLoadData", [code = std::move(compiled.code)](const WatchedThread& watched) {
           Module made = nullptr;
           const Result result = driver_api().module_load_data(watched, &made, code.data());
           return std::pair(result, made);
@@ -629,7 +631,7 @@ Dnn* CudaDriver::dnn() {
   }
   enter();
   std::call_once(dnn_opened_, [&] {
-    dnn_ = watch_.call("cudnnCreate", [watch = watch_](const Watched& watched) {
+    dnn_ = watch_.call("cudnnCreate", [watch = watch_](const WatchedThread& watched) {
       return std::make_unique<Dnn>(watched, watch);
     });
   });
@@ -639,7 +641,7 @@ Dnn* CudaDriver::dnn() {
 Blas* CudaDriver::blas() {
   enter();
   std::call_once(blas_opened_, [&] {
-    blas_ = watch_.call("cublasLtCreate", [watch = watch_](const Watched& watched) {
+    blas_ = watch_.call("cublasLtCreate", [watch = watch_](const WatchedThread& watched) {
       return Blas::open(watched, watch);
     });
   });

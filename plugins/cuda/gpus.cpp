@@ -58,7 +58,7 @@ constexpr std::size_t reserved_bytes = std::size_t{1} << 30;
 /// NVML's library, initialised as long as this lives.
 class Nvml {
  public:
-  explicit Nvml(const Watched& watched)
+  explicit Nvml(const WatchedThread& watched)
       : watched_(watched), api_(open_functions<NvmlApi>({"libnvidia-ml.so.1"}).api) {
     if (api_ && api_->init(watched_) != 0) {
       api_.reset();
@@ -95,7 +95,7 @@ class Nvml {
   }
 
  private:
-  const Watched& watched_;
+  const WatchedThread& watched_;
   std::optional<NvmlApi> api_;  // none: the library cannot be used
 };
 
@@ -140,13 +140,13 @@ CallWatch nvml_watch() { return CallWatch::without_ranks("device 'cuda'"); }
 }  // namespace
 
 int count_devices() {
-  return nvml_watch().call("NVML", [](const Watched& watched) {
+  return nvml_watch().call("NVML", [](const WatchedThread& watched) {
     return static_cast<int>(visible_devices(Nvml(watched)).size());
   });
 }
 
 std::optional<DeviceCapacity> memory_of_device(int index) {
-  return nvml_watch().call("NVML", [index](const Watched& watched) {
+  return nvml_watch().call("NVML", [index](const WatchedThread& watched) {
     const Nvml nvml(watched);
     const std::vector<std::string> visible = visible_devices(nvml);
     const auto place = static_cast<std::size_t>(index);

@@ -70,7 +70,7 @@ const DriverApi& driver_api(const CallWatch& watch) {
   static const DriverApi api = [&] {
     const DriverApi opened = open_library();
     const Result initialised = watch.call(
-        "cuInit", [init = opened.init](const Watched& watched) { return init(watched, 0); });
+        "cuInit", [init = opened.init](const WatchedThread& watched) { return init(watched, 0); });
     if (initialised == Result::no_device) {
       refuse("there is no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES");
     }

@@ -15,11 +15,11 @@ enum class Waits {
 
 /// Who has one is on a thread that another thread watches: CallWatch gives it to the calls that it
 /// runs. Calls that may block need it.
-class Watched {
+class WatchedThread {
  private:
   friend class CallWatch;
   friend class WatchedByHand;  // tests have it
-  Watched() = default;
+  WatchedThread() = default;
 };
 
 template <Waits waits, class Signature>
@@ -36,7 +36,7 @@ class LibraryFunction<waits, R(Arguments...)> {
   {
     return function_(arguments...);
   }
-  R operator()(const Watched&, Arguments... arguments) const
+  R operator()(const WatchedThread&, Arguments... arguments) const
     requires(waits == Waits::watched)
   {
     return function_(arguments...);

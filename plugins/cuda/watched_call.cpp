@@ -91,7 +91,7 @@ CallWatch CallWatch::without_ranks(std::string thing) {
   return watch;
 }
 
-CallWatch::Started CallWatch::start(std::function<void(const Watched&)> function) const {
+CallWatch::Started CallWatch::start(std::function<void(const WatchedThread&)> function) const {
   const auto pending = std::make_shared<Pending>();
   const ThreadsWithoutSignals quiet;
   return {pending, start_thread("a call of the driver",
@@ -101,7 +101,7 @@ CallWatch::Started CallWatch::start(std::function<void(const Watched&)> function
                                     if (enter) {
                                       enter();
                                     }
-                                    function(Watched());
+                                    function(WatchedThread());
                                   } catch (...) {
                                     error = std::current_exception();
                                   }
@@ -116,7 +116,7 @@ void CallWatch::refuse(double limit) const {
                   "TESSERA_TIMEOUT is the limit in seconds"});
 }
 
-void CallWatch::run(const char* name, std::function<void(const Watched&)> function) const {
+void CallWatch::run(const char* name, std::function<void(const WatchedThread&)> function) const {
   if (*hangs_ != nullptr) {
     refuse(wait_limit());
   }
@@ -152,7 +152,7 @@ void CallWatch::run(const char* name, std::function<void(const Watched&)> functi
 }
 
 void CallWatch::give_back(const char* name,
-                          std::function<void(const Watched&)> function) const noexcept {
+                          std::function<void(const WatchedThread&)> function) const noexcept {
   try {
     run(name, std::move(function));
   } catch (const std::exception& error) {
@@ -162,7 +162,7 @@ void CallWatch::give_back(const char* name,
   }
 }
 
-void CallWatch::leave(std::function<void(const Watched&)> function) const noexcept {
+void CallWatch::leave(std::function<void(const WatchedThread&)> function) const noexcept {
   static std::atomic<bool> hangs = false;
   try {
     Started call = start(std::move(function));

@@ -25,13 +25,13 @@ class CallWatch {
   /// Of calls before there are ranks.
   static CallWatch without_ranks(std::string thing);
 
-  /// What function(const Watched&) returns, or the error that it raises. `name`: of the library's
-  /// function.
+  /// What function(const WatchedThread&) returns, or the error that it raises. `name`: of the
+  /// library's function.
   template <class Function>
   auto call(const char* name, Function function) const {
-    using Made = std::invoke_result_t<Function, const Watched&>;
+    using Made = std::invoke_result_t<Function, const WatchedThread&>;
     const auto made = std::make_shared<std::optional<Made>>();
-    run(name, [made, function = std::move(function)](const Watched& watched) mutable {
+    run(name, [made, function = std::move(function)](const WatchedThread& watched) mutable {
       made->emplace(function(watched));
     });
     return std::move(**made);
@@ -39,22 +39,23 @@ class CallWatch {
   /// Of calls that give something back: an error goes to the log, unless another rank has failed.
   template <class Function>
   void end(const char* name, Function function) const noexcept {
-    give_back(name, [function = std::move(function)](const Watched& watched) mutable {
+    give_back(name, [function = std::move(function)](const WatchedThread& watched) mutable {
       function(watched);
     });
   }
   /// Of calls that end what has failed: waits for at most 2 s, and not again where a call of the
   /// process has lasted longer.
-  void leave(std::function<void(const Watched&)> function) const noexcept;
+  void leave(std::function<void(const WatchedThread&)> function) const noexcept;
 
  private:
   class Pending;
   class Started;
 
-  void run(const char* name, std::function<void(const Watched&)> function) const;
-  void give_back(const char* name, std::function<void(const Watched&)> function) const noexcept;
+  void run(const char* name, std::function<void(const WatchedThread&)> function) const;
+  void give_back(const char* name,
+                 std::function<void(const WatchedThread&)> function) const noexcept;
   [[noreturn]] void refuse(double limit) const;
-  Started start(std::function<void(const Watched&)> function) const;
+  Started start(std::function<void(const WatchedThread&)> function) const;
 
   std::string thing_;
   std::function<void()> enter_;

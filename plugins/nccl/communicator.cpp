@@ -36,7 +36,7 @@ Communicator::Communicator(GroupMember place, const UniqueId& id, bool shares)
     // it.
     const auto [result, made] = place_.device.watch().call(
         "ncclCommInitRankConfig",
-        [id, shares, size = place_.size, rank = place_.rank](const cuda::Watched& watched) {
+        [id, shares, size = place_.size, rank = place_.rank](const cuda::WatchedThread& watched) {
           Config config = non_blocking();
           config.split_share = shares ? 1 : 0;
           Comm comm = nullptr;
@@ -73,9 +73,9 @@ Communicator::~Communicator() {
   }
   try {
     call("ncclCommFinalize", [](Comm comm) { return api().comm_finalize(comm); });
-    place_.device.watch().end("ncclCommDestroy", [comm = comm_](const cuda::Watched& watched) {
-      api().comm_destroy(watched, comm);
-    });
+    place_.device.watch().end(
+        "ncclCommDestroy",
+        [comm = comm_](const cuda::WatchedThread& watched) { api().comm_destroy(watched, comm); });
   } catch (const std::exception&) {  // the run has failed, and says why
     abort();
   }
@@ -145,7 +145,7 @@ void Communicator::abort() noexcept {
   }
   if (comm != nullptr) {
     place_.device.watch().leave(
-        [comm](const cuda::Watched& watched) { api().comm_abort(watched, comm); });
+        [comm](const cuda::WatchedThread& watched) { api().comm_abort(watched, comm); });
   }
 }
 

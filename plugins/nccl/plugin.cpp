@@ -85,7 +85,7 @@ std::vector<std::byte> make_id(const DeviceGroupRequest& request) {
     return {};
   }
   const auto [result, unique] =
-      device_of(request).watch().call("ncclGetUniqueId", [](const cuda::Watched& watched) {
+      device_of(request).watch().call("ncclGetUniqueId", [](const cuda::WatchedThread& watched) {
         nccl::UniqueId made = {};
         const nccl::Result asked = nccl::api().get_unique_id(watched, &made);
         return std::pair(asked, made);

@@ -20,7 +20,7 @@ Window::Window(Communicator& comm, cuda::Interop& device, DeviceDriver& driver, 
     : comm_(comm), device_(device), driver_(driver), bytes_(bytes) {
   refuse_windows_where_none();
   const auto [result, data] =
-      device_.watch().call("ncclMemAlloc", [bytes](const cuda::Watched& watched) {
+      device_.watch().call("ncclMemAlloc", [bytes](const cuda::WatchedThread& watched) {
         void* made = nullptr;
         const Result taken = api().mem_alloc(watched, &made, bytes);
         return std::pair(taken, made);
@@ -72,7 +72,7 @@ Window::~Window() {
 }
 
 void Window::free_memory() noexcept {
-  device_.watch().end("ncclMemFree", [data = data_](const cuda::Watched& watched) {
+  device_.watch().end("ncclMemFree", [data = data_](const cuda::WatchedThread& watched) {
     api().mem_free(watched, data);
   });
 }

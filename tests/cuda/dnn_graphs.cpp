@@ -69,7 +69,7 @@ DnnForm form_of(const Case& c, DType type, bool backward) {
 }  // namespace
 
 int main(int count, char** words) {
-  const Watched& watched = WatchedByHand::nobody();
+  const WatchedThread& watched = WatchedByHand::nobody();
   if (count < 2) {
     std::puts("usage: test_dnn_graphs DEVICES [folder of libcuda.so.1]");
     return 2;

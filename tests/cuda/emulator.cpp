@@ -23,7 +23,7 @@ using namespace tessera::cuda;
 
 namespace {
 
-const Watched& watched = WatchedByHand::nobody();
+const WatchedThread& watched = WatchedByHand::nobody();
 
 const DriverApi& api() {
   static const DriverApi all = [] {

@@ -6,8 +6,8 @@ namespace tessera::cuda {
 
 class WatchedByHand {
  public:
-  static const Watched& nobody() {
-    static const Watched made;
+  static const WatchedThread& nobody() {
+    static const WatchedThread made;
     return made;
   }
 };
