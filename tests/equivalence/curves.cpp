@@ -18,6 +18,7 @@ using equivalence::layout;
 using equivalence::layouts;
 using equivalence::reference;
 using equivalence::Step;
+using equivalence::usual_layouts;
 
 namespace {
 

@@ -15,6 +15,7 @@ using equivalence::Layout;
 using equivalence::layouts;
 using equivalence::reference;
 using equivalence::Step;
+using equivalence::usual_layouts;
 using tessera::testing::small_model;
 
 namespace {

@@ -16,9 +16,9 @@ using equivalence::difference;
 using equivalence::Folder;
 using equivalence::follows;
 using equivalence::Layout;
-using equivalence::layouts;
 using equivalence::one_step;
 using equivalence::reference;
+using equivalence::usual_layouts;
 using tessera::testing::small_model;
 
 namespace {

@@ -15,10 +15,10 @@
 using equivalence::Folder;
 using equivalence::layout;
 using equivalence::Layout;
-using equivalence::layouts;
 using equivalence::loss_difference;
 using equivalence::reference;
 using equivalence::same_bits;
+using equivalence::usual_layouts;
 using tessera::testing::small_model;
 
 namespace {

@@ -13,9 +13,9 @@ using equivalence::difference;
 using equivalence::Folder;
 using equivalence::Layout;
 using equivalence::layout;
-using equivalence::layouts;
 using equivalence::reference;
 using equivalence::Step;
+using equivalence::usual_layouts;
 using tessera::testing::small_model;
 
 namespace {
