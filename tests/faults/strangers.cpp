@@ -255,7 +255,7 @@ TEST_CASE("strangers do not keep machines from meeting, and learn nothing of the
   INFO(stranger.error);
   CHECK(stranger.code == 2);
   CHECK(count(stranger.error, "have different keys (refused)") == 1);
-  CHECK(count(stranger.error, "12") == 0);
+  CHECK(count(stranger.error, " 12") == 0);  // the steps; a port may have the digits
   CHECK(count(stranger.error, "another config") == 0);
   machines.start(folder, train(brief, {}), 1, 2);
   all_end_as(folder, machines, undisturbed(brief));

@@ -129,6 +129,7 @@ const std::map<std::string, std::pair<Words, Words>>& changes() {
       {"data.order", {{"data.order=sequential"}, {"data.order"}}},
       {"data.validation", {{"data.validation=0.1"}, {"data.validation"}}},
       {"train.batch", {{"train.batch=5"}, {"train.batch"}}},
+      {"train.further_weight", {{"train.further_weight=0.5"}, {"train.further_weight"}}},
       {"train.seed", {{"train.seed=2"}, {"train.seed"}}},
       {"train.freeze", {{"train.freeze=[lm_head.*]"}, {"train.freeze"}}},
       {"train.clip_grad_norm", {{"train.clip_grad_norm=0"}, {"train.clip_grad_norm"}}},

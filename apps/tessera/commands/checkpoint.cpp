@@ -109,9 +109,10 @@ tokenize::OpenedTokenizer run_tokenizer(const CheckpointReader& reader) {
 }
 
 ExportSource source_of(const CheckpointReader& reader) {
-  return {.path = reader.path(), .folder = start_folder(reader), .tokenizer = [&reader] {
-            return run_tokenizer(reader);
-          }};
+  return {.path = reader.path(),
+          .folder = start_folder(reader),
+          .tokenizer = [&reader] { return run_tokenizer(reader); },
+          .without = "the model was trained on token ids"};
 }
 
 /// Of a model folder or a GGUF file.

@@ -71,7 +71,7 @@ std::vector<Key> train_keys() {
       {"train.further_weight", field<s, &T::further_weight>,
        "With `model.further_layers`: the mean of the losses of the second token after each one, of "
        "the third and so on is added to the loss, times this number "
-       "([models.md](further-tokens.md)).",
+       "([further-tokens.md](further-tokens.md)).",
        from(0, 1e6)},
       {"train.seed", field<s, &T::seed>, "Seed of initialisation, data order and dropout.",
        from(0, 9e18)},
