@@ -12,6 +12,7 @@ module;
 #include <vector>
 module tessera.nn;
 
+import :whole_sums;
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
@@ -42,11 +43,11 @@ double normal_quantile(double share) {
 }
 
 /// What is below the mean of the last dim and `deviations` of its standard deviations becomes 0,
-/// and that is subtracted from all others.
+/// and that is subtracted from all others. Features may be split over ranks.
 Tensor sparse(const Tensor& gate, double deviations) {
-  const Tensor mean = ops::mean(gate, {-1}, true);
+  const Tensor mean = whole(ops::mean(gate, {-1}, true));
   const Tensor centred = ops::sub(gate, mean);
-  const Tensor deviation = ops::sqrt(ops::mean(ops::square(centred), {-1}, true));
+  const Tensor deviation = ops::sqrt(whole(ops::mean(ops::square(centred), {-1}, true)));
   return ops::relu(ops::sub(centred, ops::mul_scalar(deviation, deviations)));
 }
 

@@ -15,6 +15,7 @@ module;
 #include <vector>
 module tessera.nn;
 
+import :whole_sums;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
@@ -54,20 +55,6 @@ Layout terms_of_tokens(Layout tokens) {
         axis, tokens.placement(axis).is_shard() ? Partial() : Placement(Replicate()));
   }
   return tokens;
-}
-
-/// The sums of ranks that have terms of them.
-Tensor whole(const Tensor& x) {
-  if (!x.is_distributed() || !x.layout().has_partial()) {
-    return x;
-  }
-  Layout layout = x.layout();
-  for (int axis = 0; axis < layout.ndim(); ++axis) {
-    if (layout.placement(axis).is_partial()) {
-      layout = layout.with_placement(axis, Replicate());
-    }
-  }
-  return redistribute(x, layout);
 }
 
 /// Values of each of this rank's rows as those of all.
