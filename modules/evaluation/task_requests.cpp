@@ -9,6 +9,7 @@ module;
 #include <span>
 #include <string>
 #include <string_view>
+#include <tessera/json.hpp>
 #include <utility>
 #include <vector>
 module tessera.evaluation;
