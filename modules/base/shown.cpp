@@ -5,13 +5,14 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <tessera/utf8.hpp>
 
 namespace tessera {
 namespace {
 
 /// Whether a character of UTF-8 begins at this byte.
 bool is_begin(std::string_view text, std::size_t at) {
-  return at >= text.size() || (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
+  return at >= text.size() || !is_continuation(text[at]);
 }
 
 /// A character of UTF-8 with its bytes; 0 bytes: there is none at the beginning of the text.
@@ -33,7 +34,7 @@ Character first_character(std::string_view text) {
   }
   char32_t code = bytes < 2 ? byte(0) : byte(0) & (0x7FU >> bytes);
   for (std::size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80U) {
+    if (!is_continuation(text[i])) {
       return {};
     }
     code = code << 6U | (byte(i) & 0x3FU);

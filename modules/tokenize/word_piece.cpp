@@ -41,11 +41,7 @@ class WordPiece final : public VocabularyModel {
 
   void encode(std::string_view word, std::vector<Part>& parts) const override {
     const std::size_t before = parts.size();
-    std::int64_t characters = 0;
-    for (const char c : word) {
-      characters += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-    }
-    bool known = characters <= longest_;
+    bool known = count_characters(word) <= longest_;
     for (std::size_t at = 0; known && at < word.size();) {
       const Trie& trie = at == 0 ? first_ : later_;
       std::uint32_t node = Trie::root;

@@ -5,6 +5,7 @@ module;
 #include <sstream>
 #include <string>
 #include <tessera/shown.hpp>
+#include <tessera/utf8.hpp>
 module tessera.app.base;
 
 import tessera.base;
@@ -16,8 +17,7 @@ using ranges::views::drop_last;
 using ranges::views::zip;
 
 std::size_t width_of(const std::string& text) {
-  return static_cast<std::size_t>(std::ranges::count_if(
-      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<std::size_t>(count_characters(text));
 }
 
 }  // namespace
