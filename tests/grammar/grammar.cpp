@@ -139,6 +139,16 @@ TEST_CASE("tokens may follow where all of their bytes do") {
   CHECK(!constraint.after(constraint.begin(), 10));  // a token without a text
 }
 
+TEST_CASE("no token begins what cannot end") {
+  const auto tree = std::make_shared<const TokenTree>(std::vector<std::string>{"b", "c", "d"});
+  // "cc" could be read, but no text follows it.
+  Constraint constraint(
+      parse_gbnf("root ::= \"b\" | x endless\nx ::= \"cc\"\nendless ::= \"d\" endless"), tree, "g");
+  CHECK(after(constraint, {}) == std::vector<bool>{true, false, false});
+  CHECK(constraint.accepts("b"));
+  CHECK(!constraint.accepts("cc"));
+}
+
 TEST_CASE("what a schema says and is not supported is refused by its path") {
   schema_refused(R"({"type":"array","uniqueItems":true})", "schema/uniqueItems: is not supported");
   schema_refused(R"({"properties":{"a":{"not":{}}}})", "schema/properties/a/not: is not supported");

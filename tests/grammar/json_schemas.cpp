@@ -219,6 +219,31 @@ TEST_CASE("grammars of 200 schemas have the texts that meet them, and no others"
   }
 }
 
+TEST_CASE("what bounds and escapes and known names leave out") {
+  const auto tree = std::make_shared<const TokenTree>(std::vector<std::string>{"a"});
+  const auto accepts = [&](const char* schema, const std::string& text) {
+    return constraint_of(schema, tree).accepts(text);
+  };
+  const char* const between = R"({"type":"integer","exclusiveMinimum":5,"exclusiveMaximum":8})";
+  CHECK(!accepts(between, "5"));
+  CHECK(accepts(between, "6"));
+  CHECK(accepts(between, "7"));
+  CHECK(!accepts(between, "8"));
+  const char* const text = R"({"type":"string"})";
+  for (const char* const whole : {R"("\u0041")", R"("\uCfff")", R"("\ud7ff")", R"("\uE000")"}) {
+    CHECK(accepts(text, whole));
+  }
+  for (const char* const half : {R"("\ud800")", R"("\uDBFF")", R"("\udc00")", R"("\uDFFF")"}) {
+    CHECK(!accepts(text, half));
+  }
+  const char* const known =
+      R"({"properties":{"ab":{"type":"integer"}},"additionalProperties":true})";
+  CHECK(accepts(known, R"({"ab":1})"));
+  CHECK(accepts(known, R"({"abc":"x","a":"x"})"));
+  CHECK(!accepts(known, R"({"ab":"x"})"));
+  CHECK(!accepts(known, R"({"c":0,"ab":"x"})"));
+}
+
 TEST_CASE("texts of tokens that are drawn from 200 schemas meet them") {
   const auto tree = std::make_shared<const TokenTree>(vocabulary());
   const ordered_json all = stored();

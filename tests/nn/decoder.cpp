@@ -215,6 +215,31 @@ TEST_CASE("a head_dim that is not dim / heads is used as it is given") {
   CHECK(largest(to_doubles((*model)(batch(sequence))), logits(*model, sequence)) < 1e-12);
 }
 
+namespace {
+
+/// The logits of tokens that are read with a cache, so many at a time.
+Values in_parts(nn::DecoderLM& model, const std::vector<std::int64_t>& tokens,
+                const std::vector<std::size_t>& counts) {
+  nn::KeyValueCache cache;
+  model.set_cache(&cache);
+  const NoGrad no_grad;
+  Values parts;
+  std::size_t begin = 0;
+  for (const std::size_t count : counts) {
+    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
+    const Values out = to_doubles(
+        model(batch(std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(count)))));
+    parts.insert(parts.end(), out.begin(), out.end());
+    begin += count;
+  }
+  REQUIRE(begin == tokens.size());
+  CHECK(cache.length() == std::ssize(tokens));
+  model.set_cache(nullptr);
+  return parts;
+}
+
+}  // namespace
+
 TEST_CASE("with a cache, tokens that come in parts have the logits of the whole sequence") {
   const auto model = filled(small_shape());
   std::vector<std::int64_t> tokens(600);
@@ -222,22 +247,22 @@ TEST_CASE("with a cache, tokens that come in parts have the logits of the whole 
     tokens[i] = static_cast<std::int64_t>(i * i % 13);
   }
   const Values whole = to_doubles((*model)(batch(tokens)));
-  nn::KeyValueCache cache;
-  model->set_cache(&cache);
-  const NoGrad no_grad;
-  Values parts;
-  std::size_t begin = 0;
   // The cache grows within a part, exactly at its end, and by one token.
-  for (const std::size_t count : std::vector<std::size_t>{3, 1, 252, 1, 255, 1, 1, 86}) {
-    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
-    const Values out = to_doubles((*model)(
-        batch(std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(count)))));
-    parts.insert(parts.end(), out.begin(), out.end());
-    begin += count;
-  }
-  REQUIRE(begin == tokens.size());
-  CHECK(cache.length() == 600);
-  CHECK(largest(parts, whole) < 1e-11);
+  CHECK(largest(in_parts(*model, tokens, {3, 1, 252, 1, 255, 1, 1, 86}), whole) < 1e-11);
+}
+
+TEST_CASE(
+    "latent features in a cache have the logits of the keys and values that are made of them") {
+  nn::DecoderShape shape = small_shape();
+  shape.kv_heads = shape.heads;
+  shape.latent_rank = 8;
+  shape.plain_dim = 4;
+  shape.rotated_dim = 2;
+  shape.value_dim = 5;
+  const auto model = filled(shape);
+  const std::vector<std::int64_t> tokens = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7};
+  const Values whole = to_doubles((*model)(batch(tokens)));
+  CHECK(largest(in_parts(*model, tokens, {5, 1, 1, 4, 3}), whole) < 1e-11);
 }
 
 TEST_CASE("windows, caps and norms of heads are the same with a cache") {
@@ -272,20 +297,7 @@ TEST_CASE("windows, caps and norms of heads are the same with a cache") {
     tokens[i] = static_cast<std::int64_t>(i * i % 23);
   }
   const Values whole = to_doubles((*model)(batch(tokens)));
-  nn::KeyValueCache cache;
-  model->set_cache(&cache);
-  const NoGrad no_grad;
-  Values parts;
-  std::size_t begin = 0;
-  for (const std::size_t count : std::vector<std::size_t>{5, 1, 1, 8, 1, 20, 4}) {
-    const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
-    const Values out = to_doubles((*model)(
-        batch(std::vector<std::int64_t>(first, first + static_cast<std::ptrdiff_t>(count)))));
-    parts.insert(parts.end(), out.begin(), out.end());
-    begin += count;
-  }
-  REQUIRE(begin == tokens.size());
-  CHECK(largest(parts, whole) < 1e-12);
+  CHECK(largest(in_parts(*model, tokens, {5, 1, 1, 8, 1, 20, 4}), whole) < 1e-12);
 }
 
 namespace {
