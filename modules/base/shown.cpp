@@ -1,6 +1,5 @@
 #include "tessera/shown.hpp"
 
-#include <array>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -13,36 +12,6 @@ namespace {
 /// Whether a character of UTF-8 begins at this byte.
 bool is_begin(std::string_view text, std::size_t at) {
   return at >= text.size() || !is_continuation(text[at]);
-}
-
-/// A character of UTF-8 with its bytes; 0 bytes: there is none at the beginning of the text.
-struct Character {
-  char32_t code = 0;
-  std::size_t bytes = 0;
-};
-
-Character first_character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const std::size_t bytes = byte(0) < 0x80U   ? 1
-                            : byte(0) < 0xC2U ? 0
-                            : byte(0) < 0xE0U ? 2
-                            : byte(0) < 0xF0U ? 3
-                            : byte(0) < 0xF5U ? 4
-                                              : 0;
-  if (bytes > text.size()) {
-    return {};
-  }
-  char32_t code = bytes < 2 ? byte(0) : byte(0) & (0x7FU >> bytes);
-  for (std::size_t i = 1; i < bytes; ++i) {
-    if (!is_continuation(text[i])) {
-      return {};
-    }
-    code = code << 6U | (byte(i) & 0x3FU);
-  }
-  constexpr std::array<char32_t, 5> least = {0, 0, 0x80, 0x800, 0x10000};
-  const bool valid =
-      code >= least.at(bytes) && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
-  return valid ? Character{code, bytes} : Character{};
 }
 
 /// Whether a terminal acts on it instead of showing it, or shows what follows in another order.

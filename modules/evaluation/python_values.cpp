@@ -19,25 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-void add_utf8(std::string& text, std::uint32_t code) {
-  const auto add = [&](std::uint32_t byte) { text += static_cast<char>(byte); };
-  if (code < 0x80) {
-    add(code);
-  } else if (code < 0x800) {
-    add(0xC0U | code >> 6U);
-    add(0x80U | (code & 0x3FU));
-  } else if (code < 0x10000) {
-    add(0xE0U | code >> 12U);
-    add(0x80U | (code >> 6U & 0x3FU));
-    add(0x80U | (code & 0x3FU));
-  } else {
-    add(0xF0U | code >> 18U);
-    add(0x80U | (code >> 12U & 0x3FU));
-    add(0x80U | (code >> 6U & 0x3FU));
-    add(0x80U | (code & 0x3FU));
-  }
-}
-
 /// Reads one value; `failed()` where the text is another one.
 class LiteralReader {
  public:
@@ -169,7 +150,7 @@ class LiteralReader {
       failed_ |= hex.size() < digits || error != std::errc() || end != hex.data() + hex.size() ||
                  code > 0x10FFFF;
       at_ += hex.size();
-      add_utf8(value, failed_ ? '?' : code);
+      append_utf8(value, failed_ ? '?' : code);
     } else if (const std::size_t at = names.find(c); at != std::string_view::npos) {
       value += bytes[at];
     } else {

@@ -7,6 +7,7 @@ module;
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 module tessera.grammar;
@@ -26,23 +27,13 @@ struct ByteRange {
 using ByteRanges = std::vector<ByteRange>;  // one for each byte of a character
 
 ByteRanges utf8(char32_t first, char32_t last) {
-  const auto bytes_of = [](char32_t c) -> std::vector<std::uint8_t> {
-    const auto rest = [&](unsigned shift) {
-      return static_cast<std::uint8_t>(0x80U | ((c >> shift) & 0x3FU));
-    };
-    const auto head = [&](unsigned mark, unsigned shift) {
-      return static_cast<std::uint8_t>(mark | (c >> shift));
-    };
-    return c < 0x80      ? std::vector{static_cast<std::uint8_t>(c)}
-           : c < 0x800   ? std::vector{head(0xC0, 6), rest(0)}
-           : c < 0x10000 ? std::vector{head(0xE0, 12), rest(6), rest(0)}
-                         : std::vector{head(0xF0, 18), rest(12), rest(6), rest(0)};
-  };
-  const auto low = bytes_of(first);
-  const auto high = bytes_of(last);
+  std::string low;
+  std::string high;
+  append_utf8(low, first);
+  append_utf8(high, last);
   ByteRanges ranges;
   for (std::size_t i = 0; i < low.size(); ++i) {
-    ranges.push_back({low[i], high[i]});
+    ranges.push_back({static_cast<std::uint8_t>(low[i]), static_cast<std::uint8_t>(high[i])});
   }
   return ranges;
 }

@@ -8,6 +8,7 @@ module;
 #include <set>
 #include <string>
 #include <string_view>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 module tessera.grammar;
@@ -183,7 +184,7 @@ class GbnfParser {
       if (reader_.at_end() || is_line_end(reader_.peek())) {
         reader_.refuse("a text is not closed");
       }
-      text += utf8_text(character());
+      append_utf8(text, character());
     }
     return bytes(std::move(text));
   }

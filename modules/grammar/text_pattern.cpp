@@ -8,6 +8,7 @@ module;
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 module tessera.grammar;
@@ -199,20 +200,12 @@ class PatternParser {
 
 CharacterReader::CharacterReader(std::string_view text, std::string name) : name_(std::move(name)) {
   for (std::size_t i = 0; i < text.size();) {
-    const auto head = static_cast<unsigned char>(text[i]);
-    const int more = head < 0x80 ? 0 : head < 0xE0 ? 1 : head < 0xF0 ? 2 : 3;
-    char32_t c = more == 0 ? head : head & (0x3FU >> static_cast<unsigned>(more));
-    bool fits = head < 0x80 || (head >= 0xC2 && head < 0xF5);
-    for (int k = 0; k < more; ++k) {
-      const auto byte = ++i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-      fits = fits && (byte & 0xC0U) == 0x80;
-      c = c << 6U | (byte & 0x3FU);
-    }
-    if (!fits || c > last_character) {
+    const Character next = first_character(text.substr(i));
+    if (next.bytes == 0) {
       fail_input({.thing = name_, .wrong = "it is not UTF-8"});
     }
-    characters_.push_back(c);
-    ++i;
+    characters_.push_back(next.code);
+    i += next.bytes;
   }
 }
 
@@ -257,21 +250,6 @@ std::size_t CharacterReader::line() const {
 
 void CharacterReader::refuse(const std::string& wrong) const {
   fail_input({.thing = fmt::format("{}, line {}", name_, line()), .wrong = wrong});
-}
-
-std::string utf8_text(char32_t c) {
-  std::string text;
-  const auto rest = [&](unsigned shift) { return static_cast<char>(0x80U | (c >> shift & 0x3FU)); };
-  if (c < 0x80) {
-    text += static_cast<char>(c);
-  } else if (c < 0x800) {
-    text += {static_cast<char>(0xC0U | c >> 6U), rest(0)};
-  } else if (c < 0x10000) {
-    text += {static_cast<char>(0xE0U | c >> 12U), rest(6), rest(0)};
-  } else {
-    text += {static_cast<char>(0xF0U | c >> 18U), rest(12), rest(6), rest(0)};
-  }
-  return text;
 }
 
 Expression repeated(CharacterReader& reader, Expression part) {

@@ -32,8 +32,6 @@ class CharacterReader {
   std::size_t next_ = 0;
 };
 
-std::string utf8_text(char32_t character);
-
 /// What follows a part as "*", "+", "?" or "{m,n}": the part so many times.
 Expression repeated(CharacterReader& reader, Expression part);
 

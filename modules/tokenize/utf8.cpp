@@ -102,12 +102,6 @@ std::string repaired(std::string_view text) {
   return out;
 }
 
-void append_utf8(std::string& text, char32_t code) {
-  utf8proc_uint8_t bytes[4];
-  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes);
-  text.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(count));
-}
-
 bool is_white_space(char32_t c) {
   if (c < 0x80) {
     return c == ' ' || (c >= 9 && c <= 13);

@@ -7,12 +7,6 @@
 
 namespace tessera::tokenize {
 
-/// A character of valid UTF-8.
-struct Character {
-  char32_t code = 0;
-  std::size_t bytes = 0;
-};
-
 /// The character that begins at `at`, of valid UTF-8.
 inline Character character_at(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) {
@@ -51,8 +45,6 @@ inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";
 
 /// The text with U+FFFD in the place of what is not valid.
 std::string repaired(std::string_view text);
-
-void append_utf8(std::string& text, char32_t code);
 
 // As Unicode's properties and general categories define them.
 bool is_white_space(char32_t c);

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -5,6 +6,7 @@
 
 #include "catch.hpp"
 #include "tessera/shown.hpp"
+#include "tessera/utf8.hpp"
 
 import tessera.base;
 
@@ -140,4 +142,31 @@ TEST_CASE("what a terminal would act on is shown and not done") {
   const Error error(ErrorFields{.thing = "a\x1b[2J", .wrong = "b\x80", .details = "c\r"});
   CHECK(std::string(error.what()) == "a\\x1b[2J: b\\x80\nc\\x0d");
   CHECK(error.fields().thing == "a\x1b[2J");
+}
+
+TEST_CASE("characters of UTF-8 are those of the standard, and no others") {
+  const auto bytes_of = [](char32_t code) {
+    std::string text;
+    append_utf8(text, code);
+    return text;
+  };
+  CHECK(bytes_of('a') == "a");
+  CHECK(bytes_of(0xE9) == "\xC3\xA9");
+  CHECK(bytes_of(0x65E5) == "\xE6\x97\xA5");
+  CHECK(bytes_of(0x1F600) == "\xF0\x9F\x98\x80");
+  std::int64_t wrong = 0;
+  for (char32_t code = 0; code <= 0x10FFFF; ++code) {
+    const bool half = code >= 0xD800 && code < 0xE000;
+    const std::string text = bytes_of(code);
+    const Character read = first_character(text + "x");
+    const bool same = read.code == code && read.bytes == text.size();
+    wrong += (half ? read.bytes != 0 : !same) ? 1 : 0;
+  }
+  CHECK(wrong == 0);
+  // Longer than they have to be, above the last character, a continuation alone, cut off.
+  for (const char* const text :
+       {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80",
+        "\xF8\x88\x80\x80", "\x80", "\xFF", "\xC3", "\xE6\x97", "\xF0\x9F\x98"}) {
+    CHECK(first_character(text).bytes == 0);
+  }
 }

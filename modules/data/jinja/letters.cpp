@@ -129,7 +129,7 @@ void add_upper(std::uint32_t c, std::string& out) {
   if (const SpecialCasing* const found = special(c)) {
     out += found->upper;
   } else {
-    add_utf8(static_cast<std::uint32_t>(utf8proc_toupper(code(c))), out);
+    append_utf8(out, static_cast<std::uint32_t>(utf8proc_toupper(code(c))));
   }
 }
 
@@ -137,7 +137,7 @@ void add_title(std::uint32_t c, std::string& out) {
   if (const SpecialCasing* const found = special(c)) {
     out += found->title;
   } else {
-    add_utf8(static_cast<std::uint32_t>(utf8proc_totitle(code(c))), out);
+    append_utf8(out, static_cast<std::uint32_t>(utf8proc_totitle(code(c))));
   }
 }
 
@@ -177,11 +177,11 @@ void add_lower(const std::u32string& text, std::size_t i, std::string& out) {
   constexpr std::uint32_t sigma = 0x3A3;
   constexpr std::uint32_t dotted = 0x130;
   if (text[i] == sigma) {
-    add_utf8(ends_word(text, i) ? 0x3C2 : 0x3C3, out);
+    append_utf8(out, ends_word(text, i) ? 0x3C2 : 0x3C3);
   } else if (text[i] == dotted) {
     out += "i\u0307";
   } else {
-    add_utf8(static_cast<std::uint32_t>(utf8proc_tolower(code(text[i]))), out);
+    append_utf8(out, static_cast<std::uint32_t>(utf8proc_tolower(code(text[i]))));
   }
 }
 

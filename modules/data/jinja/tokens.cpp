@@ -301,7 +301,7 @@ class Lexer {
         (value >= 0xD800 && value < 0xE000)) {
       place_.refuse("an escape in a text is not a character");
     }
-    add_utf8(value, out);
+    append_utf8(out, value);
     at += 2 + digits;
   }
 
@@ -357,7 +357,7 @@ std::string one_line(std::string_view text) {
                category == UTF8PROC_CATEGORY_ZP) {
       out += '?';
     } else {
-      add_utf8(static_cast<std::uint32_t>(c), out);
+      append_utf8(out, static_cast<std::uint32_t>(c));
     }
     at += valid ? used : 1;
     rest -= valid ? used : 1;

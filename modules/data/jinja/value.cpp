@@ -431,37 +431,7 @@ bool is_space(std::uint32_t c) {
 }
 
 std::uint32_t character_at(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) -> std::uint32_t {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) & 0x3F : 0;
-  };
-  const auto first = static_cast<unsigned char>(text[at]);
-  if (first < 0x80) {
-    return first;
-  }
-  if (first < 0xE0) {
-    return (first & 0x1FU) << 6 | byte(1);
-  }
-  return first < 0xF0 ? (first & 0x0FU) << 12 | byte(1) << 6 | byte(2)
-                      : (first & 0x07U) << 18 | byte(1) << 12 | byte(2) << 6 | byte(3);
-}
-
-void add_utf8(std::uint32_t c, std::string& out) {
-  const auto add = [&](std::uint32_t byte) { out += static_cast<char>(byte); };
-  if (c < 0x80) {
-    add(c);
-  } else if (c < 0x800) {
-    add(0xC0 | c >> 6);
-    add(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    add(0xE0 | c >> 12);
-    add(0x80 | (c >> 6 & 0x3F));
-    add(0x80 | (c & 0x3F));
-  } else {
-    add(0xF0 | c >> 18);
-    add(0x80 | (c >> 12 & 0x3F));
-    add(0x80 | (c >> 6 & 0x3F));
-    add(0x80 | (c & 0x3F));
-  }
+  return first_character(text.substr(at)).code;
 }
 
 std::string_view stripped(std::string_view text, const std::string* set, bool left, bool right) {

@@ -212,6 +212,5 @@ std::size_t find(std::string_view text, std::string_view what, std::size_t from,
 std::string_view stripped(std::string_view text, const std::string* set, bool left, bool right);
 bool is_space(std::uint32_t character);
 std::uint32_t character_at(std::string_view text, std::size_t at);
-void add_utf8(std::uint32_t character, std::string& out);
 
 }  // namespace tessera::data::jinja
