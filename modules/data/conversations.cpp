@@ -8,6 +8,7 @@
 #include <optional>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
+#include <tessera/utf8.hpp>
 
 #include "json_parts.hpp"
 
@@ -18,16 +19,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr JsonLimits part_limits{.bytes = std::size_t{1} << 26, .values = 1'000'000, .depth = 64};
-
 /// Whether it says anything: programs write empty members where a record has none.
 bool says_nothing(const Json& value) {
   return value.empty() || (value.is_string() && value.get_ref<const std::string&>().empty());
 }
 
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
+bool is_blank(std::string_view text) { return without_blanks(text).empty(); }
 
 /// Members of records that other programs read, and what to do about them here.
 const std::map<std::string, const char*, std::less<>>& refused_members() {
@@ -192,8 +189,8 @@ std::string written_message(const Message& message, std::string_view written,
 std::string tools_of(std::string_view written) {
   const Json given = parse_json(written);
   const std::string text = given.is_string() ? given.get<std::string>() : std::string(written);
-  const ParsedJson list =
-      parse_json_object(fmt::format("{{\"tools\":{}}}", text.empty() ? "null" : text), part_limits);
+  const ParsedJson list = parse_json_object(
+      fmt::format("{{\"tools\":{}}}", text.empty() ? "null" : text), record_limits);
   if (!list.problem.empty()) {
     fail_input({.wrong = "'tools' is a text that is not JSON: " + list.problem});
   }
@@ -216,7 +213,7 @@ std::map<std::string, std::string> further_variables(std::string_view written) {
     return {};
   }
   const std::string text = given.is_string() ? given.get<std::string>() : std::string(written);
-  if (const ParsedJson object = parse_json_object(text, part_limits); !object.problem.empty()) {
+  if (const ParsedJson object = parse_json_object(text, record_limits); !object.problem.empty()) {
     fail_input({.wrong = "'chat_template_kwargs': " + object.problem});
   }
   std::map<std::string, std::string> variables;

@@ -8,6 +8,7 @@ export import :token_source;   // tokens one after the other: an interface
 export import :tokens;         // those that are stored in files
 export import :chat_template;  // from a conversation to a text, and where its answers are
 export import :text_encoding;  // texts without a conversation as tokens, by one rule
+export import :record_forms;   // records as others write them
 export import :examples;       // from a record of JSONL to tokens, and which of them are trained
 export import :encoded_text;   // the tokens of texts, made when they are read
 export import :documents;      // the records of JSONL files as documents

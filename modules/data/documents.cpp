@@ -81,7 +81,7 @@ struct Documents::State {
   std::optional<RecordKind> kind;  // of the file's first record
 
   std::vector<Example> examples_of(std::string_view record) const;
-  void read_record(const Line& line, Outcome& out) const;
+  void read_record(const Line& line, std::string_view record, Outcome& out) const;
   void add_label(const std::string& label);
   Outcome outcome_of(const Line& line) const;
   void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
@@ -108,15 +108,15 @@ std::vector<Example> Documents::State::examples_of(std::string_view record) cons
 }
 
 /// The documents of a record.
-void Documents::State::read_record(const Line& line, Outcome& out) const {
+void Documents::State::read_record(const Line& line, std::string_view record, Outcome& out) const {
   std::vector<Example> examples;
   if (options.form == RecordForm::labelled) {
-    LabelledText text = maker->make_labelled(line.text, options.longest);
+    LabelledText text = maker->make_labelled(record, options.longest);
     out.whole = text.whole;
     out.label = std::move(text.label);
     examples.push_back(std::move(text.example));
   } else {
-    examples = examples_of(line.text);
+    examples = examples_of(record);
   }
   for (Example& example : examples) {
     for (const auto& [what, count] : example.dropped) {
@@ -156,14 +156,15 @@ Outcome Documents::State::outcome_of(const Line& line) const {
     return out;
   }
   try {
+    const std::string record = options.forms.standard(line.text);
     if (kind && options.form == RecordForm::document) {
-      if (const RecordKind own = ExampleMaker::kind_of(line.text); own != *kind) {
+      if (const RecordKind own = ExampleMaker::kind_of(record); own != *kind) {
         fail_input({.wrong = "the record is of another kind than those before",
                     .expected = fmt::format("'{}'", name_of(*kind)),
                     .got = fmt::format("'{}'", name_of(own))});
       }
     }
-    read_record(line, out);
+    read_record(line, record, out);
     if (out.whole > options.longest && options.too_long == TooLong::error) {
       out.fault = fmt::format(
           "the document is longer than a row (expected at most {} tokens, got "
@@ -234,9 +235,11 @@ void Documents::State::add(const Outcome& outcome, const std::string& file, Faul
 
 /// Of the first record that has one.
 void Documents::State::find_kind(std::span<const Line> lines) {
-  const auto kind_of = [](const Line& line) -> std::optional<RecordKind> {
+  const auto kind_of = [&](const Line& line) -> std::optional<RecordKind> {
     try {
-      return is_blank(line.text) ? std::nullopt : std::optional(ExampleMaker::kind_of(line.text));
+      return is_blank(line.text)
+                 ? std::nullopt
+                 : std::optional(ExampleMaker::kind_of(options.forms.standard(line.text)));
     } catch (const Error&) {
       return std::nullopt;  // a fault, which is found again where records are read
     }
@@ -315,12 +318,18 @@ Example Documents::read(std::int64_t document) const {
   const DataFile& file = state_->files[state_->file_of(document)];
   std::string line(entry.bytes, '\0');
   DataFile::Handle(file).read(file, entry.offset, std::as_writable_bytes(std::span(line)));
-  Example example = std::move(
-      state_->examples_of(line)[static_cast<std::size_t>(document % state_->options.of_record())]);
+  Example example = std::move(state_->examples_of(state_->options.forms.standard(
+      line))[static_cast<std::size_t>(document % state_->options.of_record())]);
   cut(example, state_->options.longest);
   return example;
 }
 
-std::string Documents::content_hash() const { return hash_of(state_->files, ""); }
+std::string Documents::content_hash() const {
+  std::string names;
+  for (const auto& [name, column] : state_->options.forms.columns()) {
+    names += fmt::format("{}={};", name, column);
+  }
+  return hash_of(state_->files, names);
+}
 
 }  // namespace tessera::data

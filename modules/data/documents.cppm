@@ -3,6 +3,7 @@ export module tessera.data:documents;
 import tessera.base;
 import :data_file;
 import :examples;
+import :record_forms;
 
 export namespace tessera::data {
 
@@ -25,7 +26,8 @@ struct DocumentOptions {
   std::int64_t longest = 0;  // tokens of a document
   TooLong too_long = TooLong::error;
   RecordForm form = RecordForm::document;
-  bool skip_bad = false;  // records with faults are left out and counted; else they are errors
+  bool skip_bad = false;   // records with faults are left out and counted; else they are errors
+  RecordForms forms = {};  // of the records
 
   /// Documents of a record.
   std::int64_t of_record() const { return form == RecordForm::preference ? 2 : 1; }

@@ -5,6 +5,7 @@ module;
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -67,7 +68,7 @@ std::size_t cut_of(std::string_view text) {
 
 struct EncodedText::State {
   std::shared_ptr<const ExampleMaker> maker;
-  bool records = false;
+  std::optional<RecordForms> records = {};  // of JSONL files
   std::vector<DataFile> files;
   std::vector<Piece> pieces;
   std::vector<std::int64_t> begin;  // token of each piece, and the end
@@ -89,7 +90,8 @@ struct EncodedText::State {
 };
 
 std::vector<TokenId> EncodedText::State::encode(const Piece& piece, std::string_view bytes) const {
-  const std::string record = records ? ExampleMaker::text_of(bytes) : std::string();
+  const std::string record =
+      records ? ExampleMaker::text_of(records->standard(bytes)) : std::string();
   std::vector<TokenId> ids;
   maker->texts().encode_to(records ? std::string_view(record) : bytes,
                            {.begins = piece.begins != 0, .ends = piece.ends != 0}, ids);
@@ -247,10 +249,11 @@ EncodedText EncodedText::from_files(std::span<const std::string> files,
 }
 
 EncodedText EncodedText::from_records(std::span<const std::string> files,
-                                      std::shared_ptr<const ExampleMaker> maker, bool skip_bad) {
+                                      std::shared_ptr<const ExampleMaker> maker, bool skip_bad,
+                                      const RecordForms& forms) {
   auto state = std::make_unique<State>();
   state->maker = std::move(maker);
-  state->records = true;
+  state->records = forms;
   state->skip_bad = skip_bad;
   state->begin.push_back(0);
   Faults faults;

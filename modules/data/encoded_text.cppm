@@ -5,6 +5,7 @@ import tessera.tokenize;
 import :data_file;
 import :documents;
 import :examples;
+import :record_forms;
 import :token_source;
 
 export namespace tessera::data {
@@ -22,7 +23,8 @@ class EncodedText final : public TokenSource {
   /// all at once: see ExampleMaker::text_of; a line of more than 32 MiB; no record. `skip_bad`:
   /// records with faults are left out and counted.
   static EncodedText from_records(std::span<const std::string> files,
-                                  std::shared_ptr<const ExampleMaker> maker, bool skip_bad = false);
+                                  std::shared_ptr<const ExampleMaker> maker, bool skip_bad = false,
+                                  const RecordForms& forms = {});
   EncodedText(EncodedText&&) noexcept;
   ~EncodedText() override;
 

@@ -15,6 +15,7 @@ module;
 #include <string_view>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 
@@ -33,8 +34,6 @@ namespace {
 using tokenize::TokenId;
 using Json = nlohmann::json;
 using Written = std::vector<std::string_view>;  // messages
-
-constexpr JsonLimits record_limits{.bytes = std::size_t{1} << 26, .values = 1'000'000, .depth = 64};
 
 Json parsed(std::string_view record) {
   if (const std::size_t at = invalid_utf8(record); at != std::string_view::npos) {
@@ -97,9 +96,7 @@ const std::string& text_member(const Json& record, const char* name) {
   return value.get_ref<const std::string&>();
 }
 
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
+bool is_blank(std::string_view text) { return without_blanks(text).empty(); }
 
 /// Members of a record that are read without a conversation; the others are returned.
 std::set<std::string> others(const Json& record, std::initializer_list<std::string_view> read) {

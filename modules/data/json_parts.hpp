@@ -2,10 +2,15 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <tessera/json.hpp>
 #include <utility>
 #include <vector>
 
 namespace tessera::data {
+
+/// What a record may have.
+inline constexpr JsonLimits record_limits{
+    .bytes = std::size_t{1} << 26, .values = 1'000'000, .depth = 64};
 
 /// The members of an object in their order. The text must be valid.
 std::vector<std::pair<std::string, std::string_view>> members_as_written(std::string_view object);

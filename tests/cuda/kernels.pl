@@ -1,11 +1,11 @@
 #!/usr/bin/env perl
-# Compares what nvcc makes of each kernel with two tables. plugins/cuda/kernels.table: registers, shared memory and stack
+# Compares what nvcc makes of kernels with two tables. plugins/cuda/kernels.table: registers, shared memory and stack
 # on each architecture. It fails on a spilled register, on registers that change how many warps a multiprocessor has at
-# once, on more stack, on other shared memory, on a kernel without a line and on a line without a kernel.
+# once, on more stack, on other shared memory, and on a kernel without a line.
 # plugins/cuda/passes.table, by nvdisasm: instructions for each element, bytes of each load and store, and bytes in flight
 # (MachineCode.pm). It fails where one of them is worse by more than a tenth.
 #   kernels.pl names TABLE LIBRARY                        the table has the kernels of the emulator's library; needs no nvcc
-#   kernels.pl compare TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu...
+#   kernels.pl compare TABLE PASSES NVCC NVDISASM ARCHITECTURE -- OPTION... -- FILE.cu   a source on one architecture
 #   kernels.pl write TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu...   writes both anew, also with spills (and then fails)
 #   kernels.pl add TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu...     the same for these sources; other lines stay
 #   kernels.pl show NVDISASM CUBIN [KERNEL]               prints the figures of a cubin's kernels, of one with its instructions
@@ -103,9 +103,9 @@ sub compile_one {
 
 # {kernel}{architecture}: {...}; with nvdisasm also {passes}, the line of the second table
 sub compile {
-  my ($nvcc, $nvdisasm, $jobs, $options, $files) = @_;
+  my ($nvcc, $nvdisasm, $jobs, $options, $files, @on) = @_;
   my $folder = tempdir(CLEANUP => 1);
-  my @todo = map { my $file = $_; map { [$file, $_] } @architectures } @$files;
+  my @todo = map { my $file = $_; map { [$file, $_] } @on } @$files;
   my %running;
   my $wait = sub {
     my $pid = wait;
@@ -198,23 +198,25 @@ if (($task // '') eq 'names' && @rest == 1) {
     }
   }
 } elsif (($task // '') =~ /^(?:compare|write|add)$/ && @rest > 6 && $rest[4] eq '--') {
-  my ($passes, $nvcc, $nvdisasm, $jobs, undef, @more) = @rest;
+  my ($passes, $nvcc, $nvdisasm, $number, undef, @more) = @rest;
+  my @on = $task eq 'compare' ? $number : @architectures;
+  die "$number: it is not one of the architectures @architectures\n" if grep { my $one = $_; !grep { $_ eq $one } @architectures } @on;
   my @options;
   push @options, shift @more while @more && $more[0] ne '--';
   shift @more;
   my ($release) = `'$nvcc' --version` =~ /release ([\d.]+)/;
   die "$nvcc: it does not say its release\n" unless $release;
-  my $found = compile($nvcc, $nvdisasm, $jobs, \@options, \@more);
+  my $found = compile($nvcc, $nvdisasm, $task eq 'compare' ? 1 : $number, \@options, \@more, @on);
   my @problems;
   for my $name (sort keys %$found) {
-    for my $architecture (@architectures) {
+    for my $architecture (@on) {
       my $f = $found->{$name}{$architecture} // die "$name: it is not compiled for sm_$architecture\n";
       push @problems, "$name, sm_$architecture: $f->{spills} bytes of registers are spilled; use fewer values at once" if $f->{spills};
     }
   }
   my %lines;
   for my $name (keys %$found) {
-    for my $architecture (@architectures) {
+    for my $architecture (@on) {
       my $line = $found->{$name}{$architecture}{passes};
       $lines{$name}{$architecture} = $line if defined $line;
     }
@@ -232,10 +234,10 @@ if (($task // '') eq 'names' && @rest == 1) {
     exit 0;
   }
   my ($table, $written_by) = read_table($file);
-  push @problems, differing_names($table, $found);
+  push @problems, map { "$_: it has no line in the table" } grep { !$table->{$_} } sort keys %$found;
   my $changed = 0;
   for my $name (grep { $table->{$_} } sort keys %$found) {
-    for my $architecture (@architectures) {
+    for my $architecture (@on) {
       my ($t, $f) = ($table->{$name}{$architecture}, $found->{$name}{$architecture});
       $changed += grep { $t->{$_} != $f->{$_} } @measures;
       next unless $release eq $written_by;  # another compiler may take others
@@ -249,7 +251,7 @@ if (($task // '') eq 'names' && @rest == 1) {
   if ($nvdisasm ne '-') {
     my ($old, $by) = read_passes($passes);
     for my $name (sort keys %$found) {
-      for my $architecture (@architectures) {
+      for my $architecture (@on) {
         my ($was, $is) = ($old->{$name}{$architecture}, $lines{$name}{$architecture});
         $changed += ($was // '') ne ($is // '');
         push @problems, worse($name, $architecture, $was, $is) if $was && $release eq $by;
@@ -258,9 +260,9 @@ if (($task // '') eq 'names' && @rest == 1) {
   }
   end($file, @problems);
   print "no nvdisasm (./dev setup cuda): instructions are not compared\n" if $nvdisasm eq '-';
-  print scalar(keys %$found), " kernels, no spills; $changed numbers differ from the table's",
+  print scalar(keys %$found), " kernels on sm_@on, no spills; $changed numbers differ from the table's",
     $release eq $written_by ? "\n" : " (of nvcc $written_by; this is $release: only spills and names are compared)\n";
 } else {
-  die "usage: kernels.pl names TABLE LIBRARY, compare|write|add TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu..., or ",
-    "show NVDISASM CUBIN [KERNEL]\n";
+  die "usage: kernels.pl names TABLE LIBRARY, compare TABLE PASSES NVCC NVDISASM ARCHITECTURE -- OPTION... -- FILE.cu, ",
+    "write|add TABLE PASSES NVCC NVDISASM JOBS -- OPTION... -- FILE.cu..., or show NVDISASM CUBIN [KERNEL]\n";
 }

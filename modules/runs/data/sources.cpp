@@ -9,6 +9,7 @@ module;
 #include <optional>
 #include <string>
 #include <tessera/input_file.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 module tessera.runs;
@@ -32,18 +33,19 @@ std::vector<std::string> names_of(const std::vector<std::filesystem::path>& path
 
 /// The kind of a file's first record that has one; where bad records are an error, of the first
 /// one. Nothing: there is no record, as who reads them will find.
-std::optional<data::RecordKind> first_kind(const std::string& file, bool skip_bad) {
+std::optional<data::RecordKind> first_kind(const std::string& file,
+                                           const data::DocumentOptions& options) {
   constexpr std::size_t longest = std::size_t{32} << 20;
   std::ifstream stream(file, std::ios::binary);
   std::string line;
   for (std::int64_t number = 1; next_line(stream, file, line, longest); ++number) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+    if (without_blanks(line).empty()) {
       continue;
     }
     try {
-      return data::ExampleMaker::kind_of(line);
+      return data::ExampleMaker::kind_of(options.forms.standard(line));
     } catch (const Error& error) {
-      if (!skip_bad) {
+      if (!options.skip_bad) {
         fail_input({.thing = fmt::format("{}:{}", file, number), .wrong = error.what()});
       }
     }
@@ -53,11 +55,11 @@ std::optional<data::RecordKind> first_kind(const std::string& file, bool skip_ba
 
 /// Whether the records are texts, which make a stream. Error (input): some files have texts, and
 /// others documents.
-bool have_texts(const std::vector<std::string>& files, bool skip_bad) {
+bool have_texts(const std::vector<std::string>& files, const data::DocumentOptions& options) {
   std::string first;
   bool texts = false;
   for (const std::string& file : files) {
-    const auto kind = first_kind(file, skip_bad);
+    const auto kind = first_kind(file, options);
     const bool own = kind == data::RecordKind::text;
     if (kind && !first.empty() && own != texts) {
       fail_input({.thing = file,
@@ -84,11 +86,12 @@ data::RecordForm form_of(ObjectiveKind objective) {
   fail("data: no such objective");
 }
 
-data::DocumentOptions options_of(const RunSpec& config) {
+data::DocumentOptions options_of(const RunSpec& config, const SourceConfig& source) {
   return {.longest = config.data.seq_len + (config.classifies() ? 0 : 1),
           .too_long = config.data.too_long,
           .form = form_of(config.train.objective),
-          .skip_bad = config.data.bad_records == BadRecords::skip};
+          .skip_bad = config.data.bad_records == BadRecords::skip,
+          .forms = source.forms};
 }
 
 /// `what`: a record, in the plural.
@@ -153,10 +156,10 @@ class Opener {
         break;
     }
     const std::vector<std::string> files = names_of(find_text_files(source.paths).files);
-    const data::DocumentOptions options = options_of(config_);
-    if (options.form == data::RecordForm::document && have_texts(files, options.skip_bad)) {
+    const data::DocumentOptions options = options_of(config_, source);
+    if (options.form == data::RecordForm::document && have_texts(files, options)) {
       auto tokens = std::make_shared<data::EncodedText>(
-          data::EncodedText::from_records(files, maker(), options.skip_bad));
+          data::EncodedText::from_records(files, maker(), options.skip_bad, options.forms));
       const std::string left_out = left_out_text(tokens->counts(), "texts");
       return {.tokens = std::move(tokens), .left_out = left_out};
     }

@@ -35,7 +35,12 @@ std::vector<Key> source_keys() {
        .is_path = true},
       {"data.sources", field<s, &D::sources>,
        "Instead of the three: several sources, tables with one of `text`, `jsonl` and `tokens` and "
-       "a `weight` (default 1): the share of a step's rows that are of the source."},
+       "a `weight` (default 1): the share of a step's rows that are of the source. One of `jsonl` "
+       "may have "
+       "`columns` of its own."},
+      {"data.columns", field<s, &D::columns>,
+       "How the records of `jsonl` call their members, such as `{ messages = \"dialog\", role = "
+       "\"speaker\" }` ([record-forms.md](record-forms.md))."},
       {"data.labels", field<s, &D::labels>,
        "With `train.objective=classification`: the classes in the order of their numbers. Empty: "
        "those of the model's folder, if it knows all labels of the data; otherwise those of the "

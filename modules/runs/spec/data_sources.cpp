@@ -10,6 +10,7 @@ module tessera.runs;
 
 import tessera.base;
 import tessera.options;
+import tessera.data;
 
 namespace tessera::runs {
 namespace {
@@ -19,8 +20,34 @@ using Kind = SourceConfig::Kind;
 constexpr std::array<std::pair<const char*, Kind>, 3> kinds = {
     {{"text", Kind::text}, {"jsonl", Kind::jsonl}, {"tokens", Kind::tokens}}};
 
+data::RecordForms forms_of(PluginOptions table) {
+  data::RecordColumns columns;
+  for (const std::string& name : data::RecordForms::names()) {
+    if (std::string column = table.text(name, ""); !column.empty()) {
+      columns[name] = std::move(column);
+    }
+  }
+  return data::RecordForms(std::move(columns));
+}
+
+/// The options of a key that is a table or a list of them, as an option of that name.
+PluginOptions section_of(const RunSpec& config, const std::string& name, const std::string& json) {
+  const std::string place = config.place("data." + name);
+  return PluginOptions(fmt::format(R"({{"{}": {}}})", name, json),
+                       place.substr(0, place.rfind(": ")));
+}
+
+/// Those of data.columns.
+data::RecordForms common_forms(const RunSpec& config) {
+  PluginOptions section = section_of(config, "columns", config.data.columns.text);
+  data::RecordForms forms = forms_of(section.table("columns"));
+  section.finish();
+  return forms;
+}
+
 /// The source of one table of data.sources.
-SourceConfig source_of(PluginOptions& table, const std::filesystem::path& folder) {
+SourceConfig source_of(PluginOptions& table, const std::filesystem::path& folder,
+                       const data::RecordForms& common) {
   SourceConfig source;
   source.key = "data.sources";
   for (const auto& [name, kind] : kinds) {
@@ -36,6 +63,12 @@ SourceConfig source_of(PluginOptions& table, const std::filesystem::path& folder
   if (source.paths.empty()) {
     table.refuse("a source must have one of text, jsonl and tokens, a list of paths");
   }
+  source.forms = forms_of(table.table("columns"));
+  if (source.forms.columns().empty()) {
+    source.forms = common;
+  } else if (source.kind != Kind::jsonl) {
+    table.refuse("columns name the members of records, so they need jsonl");
+  }
   for (std::string& path : source.paths) {
     path = (folder / path).lexically_normal().string();
   }
@@ -50,18 +83,19 @@ std::vector<SourceConfig> data_sources(const RunSpec& config) {
   const DataConfig& data = config.data;
   const std::pair<const char*, const std::vector<std::string>*> lists[] = {
       {"data.text", &data.text}, {"data.jsonl", &data.jsonl}, {"data.tokens", &data.tokens}};
+  const data::RecordForms forms = common_forms(config);
   std::vector<SourceConfig> sources;
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     if (!lists[i].second->empty()) {
-      sources.push_back(
-          {.kind = kinds[i].second, .paths = *lists[i].second, .key = lists[i].first});
+      sources.push_back({.kind = kinds[i].second,
+                         .paths = *lists[i].second,
+                         .key = lists[i].first,
+                         .forms = forms});
     }
   }
-  const std::string place = config.place("data.sources");
-  PluginOptions section(fmt::format(R"({{"sources": {}}})", data.sources.text),
-                        place.substr(0, place.rfind(": ")));
+  PluginOptions section = section_of(config, "sources", data.sources.text);
   for (PluginOptions& table : section.tables("sources")) {
-    sources.push_back(source_of(table, config.file.parent_path()));
+    sources.push_back(source_of(table, config.file.parent_path(), forms));
   }
   section.finish();
   return sources;
@@ -70,7 +104,8 @@ std::vector<SourceConfig> data_sources(const RunSpec& config) {
 std::vector<SourceConfig> validation_sources(const RunSpec& config) {
   std::vector<SourceConfig> sources;
   for (const auto& [name, kind] : kinds) {
-    SourceConfig source{.kind = kind, .key = "data.validation_files"};
+    SourceConfig source{
+        .kind = kind, .key = "data.validation_files", .forms = common_forms(config)};
     for (const std::string& path : config.data.validation_files) {
       const Kind own = path.ends_with(".npy")     ? Kind::tokens
                        : path.ends_with(".jsonl") ? Kind::jsonl

@@ -1,6 +1,7 @@
 export module tessera.runs:data_sources;
 
 import tessera.base;
+import tessera.data;
 import :spec;
 
 // The sources that the section [data] names.
@@ -14,10 +15,11 @@ struct SourceConfig {
   std::vector<std::string> paths = {};
   double weight = 1;
   std::string key = {};  // "data.text"
+  data::RecordForms forms = {};
 };
 
 /// data.text, data.jsonl, data.tokens or the tables of data.sources. Errors (input): a table has
-/// not exactly one of text, jsonl and tokens, or another key.
+/// not exactly one of text, jsonl and tokens, or another key; columns that RecordForms refuses.
 std::vector<SourceConfig> data_sources(const RunSpec& config);
 
 /// The files of data.validation_files, by their names: *.npy, *.jsonl, and others as text.

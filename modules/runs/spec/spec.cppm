@@ -140,6 +140,7 @@ struct DataConfig {
   std::vector<std::string> jsonl;
   std::vector<std::string> tokens;
   JsonList sources;
+  JsonText columns;                 // names of the records' members
   std::vector<std::string> labels;  // classes in their order; empty: those of the records
   std::string tokenizer = "auto";   // or "bytes", a plugin's kind, or a path
   JsonText tokenizer_options;

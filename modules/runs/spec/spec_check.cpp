@@ -148,7 +148,7 @@ class Checks : private KeyProblems {
     try {
       sources = data_sources(c_);
     } catch (const Error& error) {
-      add({"data.sources"}, error.fields().wrong);
+      add({"data.sources", "data.columns"}, error.fields().wrong);
       return;
     }
     const bool from_text = std::ranges::any_of(sources, [](const SourceConfig& source) {
