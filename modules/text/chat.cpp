@@ -181,9 +181,13 @@ std::string ChatFormat::text(std::span<const ChatMessage> messages) const {
 /// How a call is written is seen in a conversation with one: the form whose reader finds it again.
 void ChatFormat::find_tool_calls() {
   const std::string question = "Does it rain in Rome?";
+  const Tool tool{
+      .name = "weather",
+      .parameters =
+          R"({"type":"object","properties":{"place":{"type":"string","description":"its name"}}})"};
   const std::string tools =
-      R"([{"type":"function","function":{"name":"weather","description":"of a place","parameters":)"
-      R"({"type":"object","properties":{"place":{"type":"string","description":"its name"}}}}}])";
+      R"([{"type":"function","function":{"name":"weather","description":"of a place","parameters":)" +
+      tool.parameters + "}}]";
   const std::string object = R"({"place": "Rome"})";
   for (const bool as_text : {false, true}) {
     const ChatMessage both[] = {
@@ -204,7 +208,7 @@ void ChatFormat::find_tool_calls() {
     const std::size_t at = whole.rfind(question);
     const std::string after = whole.substr(at == std::string::npos ? whole.size() : at);
     for (const ToolCallForm& form : tool_call_forms()) {
-      ToolCallReader reader(form);
+      ToolCallReader reader(form, std::span(&tool, 1));
       // What is a call as a whole is between the header of the answer and the token for its end.
       const std::size_t begin = form.begin.empty() ? after.find('{') : 0;
       const std::size_t end = form.begin.empty() ? after.rfind('}') + 1 : after.size();
@@ -240,8 +244,7 @@ std::vector<std::int64_t> ChatFormat::tool_call_tokens() const {
   const ToolCallForm& form = tool_calls();
   const tokenize::Tokenizer& tokenizer = *model_.tokenizer().tokenizer;
   std::set<std::int64_t> special;
-  for (const std::string& mark : {form.begin, form.end, form.call, form.between, form.call_end,
-                                  form.name_end, form.opening}) {
+  for (const std::string& mark : form.marks()) {
     for (const tokenize::TokenId id : tokenizer.encode(mark, {.add_special = false})) {
       if (tokenizer.is_special(id) && !model_.ends_at(id)) {
         special.insert(id);

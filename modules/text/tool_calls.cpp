@@ -3,13 +3,19 @@ module;
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
+#include <tessera/utf8.hpp>
 #include <utility>
+#include <variant>
 #include <vector>
+
+#include "argument_texts.hpp"
 module tessera.text;
 
 import tessera.base;
@@ -77,36 +83,314 @@ std::size_t begun_at_end(std::string_view text, std::string_view mark) {
   return 0;
 }
 
+/// What was found at the beginning of a text.
+enum class Found : std::uint8_t { call, incomplete, none };
+
+/// Reads the calls of one syntax from the beginning of a text, and removes them from it.
+struct CallReader {
+  std::string_view& rest;
+  const std::string& end;                                // of the section
+  const std::map<std::string, nlohmann::json>& schemas;  // of arguments, by the tools' names
+  bool whole;                                            // nothing follows the text
+  std::vector<ToolCall>& calls;
+
+  Found operator()(const JsonCalls& form) const;
+  Found operator()(const NamedCalls& form) const;
+  Found operator()(const TaggedCalls& form) const;
+
+ private:
+  static constexpr std::size_t longest_name = 200;
+
+  bool add(const JsonCalls& form, const Json& call) const;
+  Found take(const std::string& mark) const;
+  Found take_to(const std::string& mark, std::size_t longest, std::string_view& before) const;
+  Found take_name(const TaggedCalls& form, std::string_view& name) const;
+  Found take_argument(const TaggedCalls& form, const std::string& tool, Json& arguments) const;
+  Found not_yet(bool possible) const {
+    return possible && !whole ? Found::incomplete : Found::none;
+  }
+};
+
+bool CallReader::add(const JsonCalls& form, const Json& call) const {
+  const bool keyed = form.name.empty();
+  if (!call.is_object() ||
+      (keyed ? call.size() != 1 : !call.contains(form.name) || !call[form.name].is_string())) {
+    return false;
+  }
+  const Json arguments = keyed ? call.begin().value() : call.value(form.arguments, Json::object());
+  if (!arguments.is_object() && (keyed || !arguments.is_string())) {
+    return false;
+  }
+  calls.push_back(
+      {.name = keyed ? call.begin().key() : call[form.name].get<std::string>(),
+       .arguments = arguments.is_string() ? arguments.get<std::string>() : json_text(arguments)});
+  return true;
+}
+
+Found CallReader::operator()(const JsonCalls& form) const {
+  if (!form.opening.empty()) {
+    const auto opened = begins(rest, form.opening);
+    if (!opened && !whole && !rest.empty()) {
+      return Found::incomplete;
+    }
+    rest.remove_prefix(opened.value_or(false) ? form.opening.size() : 0);
+    skip_blanks(rest);
+  }
+  const bool opens = rest.starts_with(form.in_list ? '[' : '{');
+  const auto length = opens ? json_length(rest) : std::nullopt;
+  if (!length) {
+    return opens || rest.empty() ? Found::incomplete : Found::none;
+  }
+  const auto value = read_json(rest.substr(0, *length));
+  if (!value || value->is_array() != form.in_list) {
+    return Found::none;
+  }
+  for (const Json& call : form.in_list ? *value : Json::array({*value})) {
+    if (!add(form, call)) {
+      return Found::none;
+    }
+  }
+  rest.remove_prefix(*length);
+  return Found::call;
+}
+
+/// Removes a mark, with blanks before it. `incomplete`: the text ends within it.
+Found CallReader::take(const std::string& mark) const {
+  std::string_view after = rest;
+  skip_blanks(after);
+  const auto there = begins(after, mark);
+  if (!there.value_or(false)) {
+    return not_yet(!there);
+  }
+  rest = after.substr(mark.size());
+  return Found::call;
+}
+
+/// Removes what is before a mark, and the mark.
+Found CallReader::take_to(const std::string& mark, std::size_t longest,
+                          std::string_view& before) const {
+  const std::size_t at = rest.find(mark);
+  if (at == std::string_view::npos) {
+    return not_yet(rest.size() < longest);
+  }
+  before = rest.substr(0, at);
+  rest.remove_prefix(at + mark.size());
+  return Found::call;
+}
+
+/// A call with the name first.
+Found CallReader::operator()(const NamedCalls& form) const {
+  if (!begins(rest, form.call).value_or(false)) {
+    return not_yet(!begins(rest, form.call));
+  }
+  rest.remove_prefix(form.call.size());
+  std::string_view name;
+  if (const Found found = take_to(form.between, longest_name, name); found != Found::call) {
+    return found;
+  }
+  if (!form.name_end.empty()) {
+    name = name.substr(0, name.find(form.name_end));
+  }
+  name = without_blanks(name);
+  skip_blanks(rest);
+  const auto length = json_length(rest);
+  if (!length || !rest.starts_with('{')) {
+    return rest.empty() || rest.starts_with('{') ? Found::incomplete : Found::none;
+  }
+  const std::string_view arguments = rest.substr(0, *length);
+  if (name.empty() || !read_json(arguments)) {
+    return Found::none;
+  }
+  rest.remove_prefix(*length);
+  if (take(form.call_end) == Found::incomplete) {
+    return Found::incomplete;
+  }
+  calls.push_back({.name = std::string(name), .arguments = std::string(arguments)});
+  return Found::call;
+}
+
+Found CallReader::take_name(const TaggedCalls& form, std::string_view& name) const {
+  if (!form.name_end.empty()) {
+    if (const Found found = take_to(form.name_end, longest_name, name); found != Found::call) {
+      return found;
+    }
+  } else {
+    const std::size_t at = std::min({rest.find('\n'), rest.find(form.key), rest.find(end)});
+    if (at == std::string_view::npos) {
+      return not_yet(rest.size() < longest_name);
+    }
+    name = rest.substr(0, at);
+    rest.remove_prefix(at);
+  }
+  name = without_blanks(name);
+  const bool is_name = !name.empty() && name.find_first_of("<>{}\"\n") == std::string_view::npos;
+  return is_name ? Found::call : Found::none;
+}
+
+/// `none`: no argument follows.
+Found CallReader::take_argument(const TaggedCalls& form, const std::string& tool,
+                                Json& arguments) const {
+  if (const Found found = take(form.key); found != Found::call) {
+    return found;
+  }
+  std::string_view key;
+  Found found = take_to(form.key_end, longest_name, key);
+  if (found == Found::call && !form.value.empty()) {
+    found = take(form.value);
+  }
+  std::string_view value;
+  if (found == Found::call) {
+    found = take_to(form.value_end, std::string_view::npos, value);
+  }
+  if (found != Found::call) {
+    return found;
+  }
+  // On lines of its own.
+  if (value.size() > 1 && value.starts_with('\n') && value.ends_with('\n')) {
+    value = value.substr(1, value.size() - 2);
+  }
+  const std::string name(without_blanks(key));
+  const auto schema = schemas.find(tool);
+  const bool known = schema != schemas.end() && schema->second.contains(name);
+  std::optional<Json> json;
+  if (!known || !takes_text(schema->second[name])) {
+    json = read_json(value);
+  }
+  arguments[name] = json ? *json : Json(std::string(value));
+  return Found::call;
+}
+
+Found CallReader::operator()(const TaggedCalls& form) const {
+  if (!form.call.empty()) {
+    if (const Found found = take(form.call); found != Found::call) {
+      return found;
+    }
+  }
+  std::string_view name;
+  if (const Found found = take_name(form, name); found != Found::call) {
+    return found;
+  }
+  const std::string tool(name);
+  Json arguments = Json::object();
+  Found found = Found::call;
+  while (found == Found::call) {
+    const std::string_view before = rest;
+    found = take_argument(form, tool, arguments);
+    if (found == Found::none && rest.size() != before.size()) {
+      return Found::none;  // an argument that does not end
+    }
+  }
+  if (found == Found::incomplete ||
+      (!form.call_end.empty() && take(form.call_end) == Found::incomplete)) {
+    return Found::incomplete;
+  }
+  calls.push_back({.name = tool, .arguments = json_text(arguments)});
+  return Found::call;
+}
+
 }  // namespace
 
 std::span<const ToolCallForm> tool_call_forms() {
-  static const std::array<ToolCallForm, 12> forms = {{
+  const auto in_lists = [](std::string begin, std::string end) {
+    return ToolCallForm{
+        .begin = std::move(begin), .end = std::move(end), .calls = JsonCalls{.in_list = true}};
+  };
+  const TaggedCalls functions{.call = "<function=",
+                              .name_end = ">",
+                              .key = "<parameter=",
+                              .key_end = ">",
+                              .value_end = "</parameter>",
+                              .call_end = "</function>"};
+  static const std::array<ToolCallForm, 18> forms = {{
       {.begin = "<tool_call>", .end = "</tool_call>"},  // Hermes, Qwen, Granite 4
-      {.begin = "<tool_calls>", .end = "</tool_calls>", .in_list = true},
+      in_lists("<tool_calls>", "</tool_calls>"),
       {.begin = "<tool_calls>", .end = "</tool_calls>"},
-      {.begin = "<TOOLCALL>", .end = "</TOOLCALL>", .in_list = true},  // Nemotron Nano
-      {.begin = "<|START_ACTION|>",                                    // Command R7B
+      in_lists("<TOOLCALL>", "</TOOLCALL>"),  // Nemotron Nano
+      {.begin = "<|START_ACTION|>",           // Command R7B
        .end = "<|END_ACTION|>",
-       .in_list = true,
-       .name = "tool_name",
-       .arguments = "parameters"},
-      {.begin = "[TOOL_CALLS]", .in_list = true},                               // Mistral
-      {.begin = "[TOOL_CALLS]", .between = "[ARGS]", .name_end = "[CALL_ID]"},  // Mistral Small 3.2
-      {.begin = "<|function_call|>"},                                           // GigaChat 3.1
-      {.begin = "<｜tool▁calls▁begin｜>",                                       // DeepSeek V3.1
+       .calls = JsonCalls{.name = "tool_name", .arguments = "parameters", .in_list = true}},
+      {.begin = "<|tools_prefix|>",  // Apertus
+       .end = "<|tools_suffix|>",
+       .calls = JsonCalls{.name = "", .in_list = true}},
+      in_lists("[TOOL_CALLS]", ""),  // Mistral
+      {.begin = "[TOOL_CALLS]",      // Mistral Small 3.2
+       .calls = NamedCalls{.between = "[ARGS]", .name_end = "[CALL_ID]"}},
+      {.begin = "<|function_call|>"},      // GigaChat 3.1
+      {.begin = "<｜tool▁calls▁begin｜>",  // DeepSeek V3.1
        .end = "<｜tool▁calls▁end｜>",
-       .call = "<｜tool▁call▁begin｜>",
-       .between = "<｜tool▁sep｜>",
-       .call_end = "<｜tool▁call▁end｜>"},
+       .several = true,
+       .calls = NamedCalls{.call = "<｜tool▁call▁begin｜>",
+                           .between = "<｜tool▁sep｜>",
+                           .call_end = "<｜tool▁call▁end｜>"}},
       {.begin = "<｜tool▁calls▁begin｜>",  // DeepSeek R1
        .end = "<｜tool▁calls▁end｜>",
-       .call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-       .between = "\n```json\n",
-       .call_end = "```<｜tool▁call▁end｜>"},
-      {.begin = "<function=", .between = ">", .call_end = "</function>"},  // Functionary 3.1
-      {.arguments = "parameters", .opening = "<|python_tag|>"},            // Llama 3.1
+       .several = true,
+       .calls = NamedCalls{.call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+                           .between = "\n```json\n",
+                           .call_end = "```<｜tool▁call▁end｜>"}},
+      {.begin = "<|tool_calls_section_begin|>",  // Kimi K2
+       .end = "<|tool_calls_section_end|>",
+       .several = true,
+       .calls = NamedCalls{.call = "<|tool_call_begin|>functions.",
+                           .between = "<|tool_call_argument_begin|>",
+                           .call_end = "<|tool_call_end|>",
+                           .name_end = ":"}},
+      {.begin = "<function=",  // Functionary 3.1
+       .calls = NamedCalls{.between = ">", .call_end = "</function>"}},
+      // Qwen 3.5 and Coder, Nemotron 3
+      {.begin = "<tool_call>", .end = "</tool_call>", .calls = functions},
+      {.begin = "<seed:tool_call>", .end = "</seed:tool_call>", .calls = functions},  // Seed OSS
+      {.begin = "<tool_call>",                                                        // GLM 4.5
+       .end = "</tool_call>",
+       .calls = TaggedCalls{.key = "<arg_key>",
+                            .key_end = "</arg_key>",
+                            .value = "<arg_value>",
+                            .value_end = "</arg_value>"}},
+      {.begin = "<minimax:tool_call>",  // MiniMax M2
+       .end = "</minimax:tool_call>",
+       .several = true,
+       .calls = TaggedCalls{.call = "<invoke name=\"",
+                            .name_end = "\">",
+                            .key = "<parameter name=\"",
+                            .key_end = "\">",
+                            .value_end = "</parameter>",
+                            .call_end = "</invoke>"}},
+      {.calls = JsonCalls{.arguments = "parameters", .opening = "<|python_tag|>"}},  // Llama 3.1
   }};
   return forms;
+}
+
+std::vector<std::string> ToolCallForm::marks() const {
+  struct {
+    std::vector<std::string> operator()(const JsonCalls& form) const { return {form.opening}; }
+    std::vector<std::string> operator()(const NamedCalls& form) const {
+      return {form.call, form.between, form.call_end, form.name_end};
+    }
+    std::vector<std::string> operator()(const TaggedCalls& form) const {
+      return {form.call,  form.name_end,  form.key,     form.key_end,
+              form.value, form.value_end, form.call_end};
+    }
+  } of_calls;
+  std::vector<std::string> all = std::visit(of_calls, calls);
+  all.insert(all.end(), {begin, end});
+  return all;
+}
+
+struct ToolCallReader::Schemas {
+  std::map<std::string, nlohmann::json> of_tools;
+};
+
+ToolCallReader::ToolCallReader(ToolCallForm form, std::span<const Tool> tools)
+    : form_(std::move(form)) {
+  auto schemas = std::make_shared<Schemas>();
+  for (const Tool& tool : tools) {
+    const ParsedJson schema = parse_json_object(tool.parameters);
+    const auto properties = schema.value.find("properties");
+    if (schema.problem.empty() && properties != schema.value.end() && properties->is_object()) {
+      schemas->of_tools[tool.name] = *properties;
+    }
+  }
+  schemas_ = std::move(schemas);
 }
 
 /// What begins with the mark of a section.
@@ -170,124 +454,37 @@ ToolCallReader::Part ToolCallReader::advance(bool whole) {
   return part;
 }
 
-bool ToolCallReader::read_calls(std::string_view json, std::vector<ToolCall>& calls) const {
-  const auto value = read_json(json);
-  if (!value || value->is_array() != form_.in_list) {
-    return false;
-  }
-  for (const Json& call : form_.in_list ? *value : Json::array({*value})) {
-    if (!call.is_object() || !call.contains(form_.name) || !call[form_.name].is_string()) {
-      return false;
-    }
-    const Json arguments = call.value(form_.arguments, Json::object());
-    if (!arguments.is_object() && !arguments.is_string()) {
-      return false;
-    }
-    calls.push_back(
-        {.name = call[form_.name].get<std::string>(),
-         .arguments = arguments.is_string() ? arguments.get<std::string>() : json_text(arguments)});
-  }
-  return true;
-}
-
-/// A call with the name first. False: it is none, or is not complete.
-bool ToolCallReader::read_named(std::string_view& rest, bool whole, Section& found) const {
-  constexpr std::size_t longest_name = 200;
-  if (!begins(rest, form_.call).value_or(false)) {
-    found.kind = !whole && !begins(rest, form_.call) ? Section::Kind::incomplete : found.kind;
-    return false;
-  }
-  rest.remove_prefix(form_.call.size());
-  const std::size_t between = rest.find(form_.between);
-  if (between == std::string_view::npos) {
-    found.kind = rest.size() < longest_name ? Section::Kind::incomplete : Section::Kind::none;
-    return false;
-  }
-  std::string_view name = rest.substr(0, between);
-  if (!form_.name_end.empty()) {
-    name = name.substr(0, name.find(form_.name_end));
-  }
-  skip_blanks(name);
-  name = name.substr(0, name.find_last_not_of(blanks) + 1);
-  rest.remove_prefix(between + form_.between.size());
-  skip_blanks(rest);
-  const auto length = json_length(rest);
-  if (!length || !rest.starts_with('{')) {
-    found.kind =
-        rest.empty() || rest.starts_with('{') ? Section::Kind::incomplete : Section::Kind::none;
-    return false;
-  }
-  const std::string_view arguments = rest.substr(0, *length);
-  if (name.empty() || !read_json(arguments)) {
-    found.kind = Section::Kind::none;
-    return false;
-  }
-  rest.remove_prefix(*length);
-  std::string_view after = rest;
-  skip_blanks(after);
-  const auto ended = begins(after, form_.call_end);
-  if (!ended && !whole) {
-    found.kind = Section::Kind::incomplete;
-    return false;
-  }
-  if (ended.value_or(false)) {
-    rest = after.substr(form_.call_end.size());
-  }
-  found.calls.push_back({.name = std::string(name), .arguments = std::string(arguments)});
-  return true;
-}
-
 /// `text` begins with the mark of a section.
 ToolCallReader::Section ToolCallReader::section(std::string_view text, bool whole) const {
-  Section found;
+  Section all;
   std::string_view rest = text.substr(form_.begin.size());
-  skip_blanks(rest);
-  if (!form_.opening.empty()) {
-    const auto opened = begins(rest, form_.opening);
-    if (!opened && !whole && !rest.empty()) {
-      return {.kind = Section::Kind::incomplete};
-    }
-    rest.remove_prefix(opened.value_or(false) ? form_.opening.size() : 0);
-    skip_blanks(rest);
-  }
+  const CallReader read{rest, form_.end, schemas_->of_tools, whole, all.calls};
   while (true) {
-    if (!form_.between.empty()) {
-      if (!read_named(rest, whole, found)) {
-        return {.kind = found.kind};
-      }
-    } else {
-      const bool opens = rest.starts_with(form_.in_list ? '[' : '{');
-      const auto length = opens ? json_length(rest) : std::nullopt;
-      if (!length) {
-        return {.kind = opens || rest.empty() ? Section::Kind::incomplete : Section::Kind::none};
-      }
-      if (!read_calls(rest.substr(0, *length), found.calls)) {
-        return {.kind = Section::Kind::none};
-      }
-      rest.remove_prefix(*length);
-    }
-    found.length = text.size() - rest.size();
-    if (form_.begin.empty()) {
-      skip_blanks(rest);
-      found.kind = !rest.empty() ? Section::Kind::none
-                   : whole       ? Section::Kind::calls
-                                 : Section::Kind::incomplete;
-      found.length = text.size();
-      return found;
-    }
     skip_blanks(rest);
+    if (const Found found = std::visit(read, form_.calls); found != Found::call) {
+      return {.kind = found == Found::none ? Section::Kind::none : Section::Kind::incomplete};
+    }
+    all.length = text.size() - rest.size();
+    skip_blanks(rest);
+    if (form_.begin.empty()) {
+      all.kind = !rest.empty() ? Section::Kind::none
+                 : whole       ? Section::Kind::calls
+                               : Section::Kind::incomplete;
+      all.length = text.size();
+      return all;
+    }
     if (form_.end.empty()) {
-      found.kind = Section::Kind::calls;
-      return found;
+      all.kind = Section::Kind::calls;
+      return all;
     }
     const auto ended = begins(rest, form_.end);
     if (!ended && !whole) {
       return {.kind = Section::Kind::incomplete};
     }
     if (ended.value_or(true)) {  // the answer may have ended within the mark
-      found.kind = Section::Kind::calls;
-      found.length = text.size() - rest.size() + std::min(rest.size(), form_.end.size());
-      return found;
+      all.kind = Section::Kind::calls;
+      all.length = text.size() - rest.size() + std::min(rest.size(), form_.end.size());
+      return all;
     }
   }
 }

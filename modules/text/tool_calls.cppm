@@ -19,21 +19,44 @@ struct Tool {
   std::string parameters;  // a JSON schema; empty: any object
 };
 
-/// How a family of models writes calls: a section is `begin`, calls, `end`. A call in JSON is
-/// `{name: "...", arguments: {...}}`; where there is a `between`, it is `call`, the name,
-/// `between`, the arguments, `call_end`.
-struct ToolCallForm {
-  std::string begin = {};  // empty: the whole answer is a call
-  std::string end = {};    // empty: a section has one call, or one list of them
-  bool in_list = false;    // calls in JSON are a list
-  std::string name = "name";
+/// Calls in JSON: `{name: "...", arguments: {...}}`.
+struct JsonCalls {
+  std::string name = "name";  // empty: the one member is the name with the arguments
   std::string arguments = "arguments";
+  bool in_list = false;      // calls are a list
+  std::string opening = {};  // may be before a whole answer
+};
+
+/// Calls of a name with arguments in JSON: `call`, the name, `between`, the arguments, `call_end`.
+struct NamedCalls {
   std::string call = {};
   std::string between = {};
   std::string call_end = {};
-  std::string name_end = {};       // before `between`: what follows the name, which is left out
-  std::string opening = {};        // may be before a whole answer
+  std::string name_end = {};  // before `between`: what follows the name, which is left out
+};
+
+/// Calls with a mark for each argument: `call`, the name, `name_end`; of each argument `key`, its
+/// name, `key_end`, `value`, a text or JSON, `value_end`; then `call_end`.
+struct TaggedCalls {
+  std::string call = {};
+  std::string name_end = {};  // empty: the name ends with its line, or before the next mark
+  std::string key = {};
+  std::string key_end = {};
+  std::string value = {};
+  std::string value_end = {};
+  std::string call_end = {};
+};
+
+/// How a family of models writes calls: a section is `begin`, calls, `end`.
+struct ToolCallForm {
+  std::string begin = {};  // empty: the whole answer is a call
+  std::string end = {};    // empty: a section has one call, or one list of them
+  bool several = false;    // calls of a section follow each other, besides those of a list
+  std::variant<JsonCalls, NamedCalls, TaggedCalls> calls = JsonCalls{};
   bool arguments_as_text = false;  // the template takes arguments as a text
+
+  /// All texts that are written besides names and arguments.
+  std::vector<std::string> marks() const;
 };
 
 /// The forms that are known.
@@ -46,7 +69,8 @@ class ToolCallReader {
     std::string text = {};
     std::vector<ToolCall> calls = {};  // that are complete
   };
-  explicit ToolCallReader(ToolCallForm form) : form_(std::move(form)) {}
+  /// `tools`: by their schemas an argument with a mark of its own is a text, or JSON.
+  explicit ToolCallReader(ToolCallForm form, std::span<const Tool> tools = {});
 
   /// What is known after this part of the answer.
   Part add(std::string_view part);
@@ -58,17 +82,19 @@ class ToolCallReader {
   Part advance(bool whole);
   void show(std::string_view text, Part& part);
   Section section(std::string_view text, bool whole) const;
-  bool read_calls(std::string_view json, std::vector<ToolCall>& calls) const;
-  bool read_named(std::string_view& rest, bool whole, Section& section) const;
+
+  struct Schemas;
 
   ToolCallForm form_;
-  std::string held_;       // not yet shown, nor a call
-  bool has_call_ = false;  // blanks after calls are not shown
+  std::shared_ptr<const Schemas> schemas_;  // of the tools' arguments
+  std::string held_;                        // not yet shown, nor a call
+  bool has_call_ = false;                   // blanks after calls are not shown
   bool has_text_ = false;
 };
 
 /// Texts that are one call of one of the tools, or with `several` one or more. Errors (input): a
-/// tool's schema is not supported, by its path after `place`.
+/// tool's schema is not supported, by its path after `place`; in TaggedCalls a text has conditions
+/// besides `enum` and `const`, or the arguments have others than `properties` and `required`.
 grammar::Grammar tool_call_grammar(const ToolCallForm& form, std::span<const Tool> tools,
                                    bool several, const std::string& place);
 

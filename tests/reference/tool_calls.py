@@ -2,7 +2,7 @@
 
     tool_calls.py FOLDER   with *.jinja, such as models/templates of llama.cpp
 
-Writes data/chat/tool_calls.json: of each template that writes calls in JSON, the answer with one call and with two.
+Writes data/chat/tool_calls.json: of each template that writes calls, the answer with one call and with two.
 """
 
 import json
@@ -14,7 +14,8 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 OUT = pathlib.Path(__file__).resolve().parent / "data" / "chat" / "tool_calls.json"
 ARGUMENTS = [{"place": "Rome \"{[", "days": [1, {"a": None}]}, {}]
 TOOLS = [{"type": "function", "function": {"name": name, "description": "of a place", "parameters": {
-    "type": "object", "properties": {"place": {"type": "string", "description": "its name"}}}}} for name in ("weather", "time")]
+    "type": "object", "properties": {
+        "place": {"type": "string", "description": "its name"}, "days": {"type": "array"}}}}} for name in ("weather", "time")]
 QUESTION = "Which weather does Rome have?"
 
 
@@ -39,7 +40,8 @@ def main(folder):
                 answer = text[text.rfind(QUESTION) + len(QUESTION):]
                 names = [tool["function"]["name"] for tool in TOOLS[:count]]
                 # Some write one call only.
-                if QUESTION not in text or json.dumps(ARGUMENTS[0]) not in answer or not all(name in answer for name in names):
+                parts = (json.dumps(ARGUMENTS[0]["days"]), "place")
+                if QUESTION not in text or not all(part in answer for part in (*names, *parts)):
                     continue
                 entries.append({"template": file.stem, "text": answer, "calls": [
                     {"name": TOOLS[i]["function"]["name"], "arguments": a} for i, a in enumerate(ARGUMENTS[:count])]})

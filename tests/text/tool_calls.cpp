@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,9 +23,11 @@ struct Read {
   std::vector<ToolCall> calls;
 };
 
-/// In parts of so many bytes.
+/// In parts of so many bytes. `weather` has a text `place`.
 Read read(const ToolCallForm& form, std::string_view text, std::size_t length) {
-  ToolCallReader reader(form);
+  const Tool tool{.name = "weather",
+                  .parameters = R"({"properties": {"place": {"type": "string"}}})"};
+  ToolCallReader reader(form, std::span(&tool, 1));
   Read all;
   const auto add = [&](const ToolCallReader::Part& part) {
     all.text += part.text;

@@ -60,7 +60,7 @@ AnswerWriter::AnswerWriter(HttpResponder responder, AnswerHead head,
     Text text{.names = TokenNames(tokenizer_, prompt(index).back())};
     text.whole.index = index;
     if (asked_.calls) {
-      text.calls.emplace(*asked_.calls);
+      text.calls.emplace(*asked_.calls, asked_.tools);
     }
     texts_.push_back(std::move(text));
   }

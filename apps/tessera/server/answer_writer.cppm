@@ -28,6 +28,7 @@ struct AnswerRequest {
   std::vector<AnswerPrompt> prompts;  // each has request.count texts
   const AnswerFormat* format = nullptr;
   std::optional<text::ToolCallForm> calls = std::nullopt;  // in which tools are called
+  std::vector<text::Tool> tools = {};                      // that may be called
   bool several_calls = true;
 };
 

@@ -239,6 +239,7 @@ class TextServer : public HttpService {
     if (!chat.callable.empty()) {
       const text::ToolCallForm& form = format().tool_calls();
       asked.calls = form;
+      asked.tools = chat.callable;
       asked.several_calls = chat.several_calls;
       asked.request.options.shown = format().tool_call_tokens();
       if (chat.must_call) {
