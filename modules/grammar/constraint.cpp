@@ -32,36 +32,42 @@ constexpr std::int32_t unknown = -2;
 
 }  // namespace
 
-TokenTree::TokenTree(const std::vector<std::string>& tokens) : texts_(tokens) {
-  std::vector<std::int32_t> sorted(texts_.size());
-  std::iota(sorted.begin(), sorted.end(), 0);
+TokenTree::TokenTree(const std::vector<std::string>& tokens) : texts_(tokens), ids_(tokens.size()) {
+  std::iota(ids_.begin(), ids_.end(), 0);
   const auto text_of = [&](std::int32_t id) -> const std::string& {
     return texts_[static_cast<std::size_t>(id)];
   };
-  std::ranges::stable_sort(sorted, {}, text_of);
+  std::erase_if(ids_, [&](std::int32_t id) { return text_of(id).empty(); });
+  std::ranges::stable_sort(ids_, {}, text_of);
   std::vector<std::size_t> path;  // the entries of the last text's bytes
   std::string_view last;
-  const auto close = [&](std::size_t length) {
+  const auto close = [&](std::size_t length, std::size_t at) {
     for (; path.size() > length; path.pop_back()) {
-      entries_[path.back()].after = static_cast<std::int32_t>(entries_.size());
+      Entry& entry = entries_[path.back()];
+      entry.after = static_cast<std::int32_t>(entries_.size());
+      entry.end_of_all = static_cast<std::int32_t>(at);
     }
   };
-  for (const std::int32_t id : sorted) {
-    const std::string_view text = text_of(id);
+  for (std::size_t at = 0; at < ids_.size(); ++at) {
+    const std::string_view text = text_of(ids_[at]);
     const auto differs = std::ranges::mismatch(text, last).in1;
-    close(static_cast<std::size_t>(differs - text.begin()));
+    close(static_cast<std::size_t>(differs - text.begin()), at);
     while (path.size() < text.size()) {
       const std::size_t depth = path.size();
+      const auto byte = static_cast<std::uint8_t>(text[depth]);
+      for (const std::size_t before : path) {
+        entries_[before].below.add(byte);
+      }
       path.push_back(entries_.size());
-      entries_.push_back({.byte = static_cast<std::uint8_t>(text[depth]),
-                          .depth = static_cast<std::int32_t>(depth)});
+      entries_.push_back({.byte = byte,
+                          .depth = static_cast<std::int32_t>(depth),
+                          .first = static_cast<std::int32_t>(at),
+                          .end = static_cast<std::int32_t>(at)});
     }
-    if (!text.empty()) {
-      entries_[path.back()].ids.push_back(id);
-    }
+    entries_[path.back()].end = static_cast<std::int32_t>(at + 1);
     last = text;
   }
-  close(0);
+  close(0, ids_.size());
 }
 
 /// A machine that is made as far as texts need it: a set of stacks is a state of it.
@@ -231,9 +237,30 @@ struct Constraint::State {
     return place;
   }
 
+  /// The bytes below 128 after which a state is the same again, as within a string.
+  TokenTree::Bytes stays_after(std::int32_t number) {
+    constexpr std::uint8_t ascii = 128;
+    TokenTree::Bytes bytes;
+    for (std::uint8_t byte = 0; byte < ascii; ++byte) {
+      if (next(number, byte) == number) {
+        bytes.add(byte);
+      }
+    }
+    return bytes;
+  }
+
   Allowed tokens_after(std::int32_t number) {
+    constexpr std::int32_t few = 32;  // entries, for which it is not worth while to look
     Allowed allowed{.tokens = std::vector<bool>(static_cast<std::size_t>(tokens->size())),
                     .any = false};
+    const auto allow = [&](std::int32_t first, std::int32_t end) {
+      for (std::int32_t at = first; at < end; ++at) {
+        allowed.tokens[static_cast<std::size_t>(tokens->ids()[static_cast<std::size_t>(at)])] =
+            true;
+        allowed.any = true;
+      }
+    };
+    std::map<std::int32_t, TokenTree::Bytes> stays;
     std::vector<std::int32_t> path = {number};  // the states after so many bytes
     const auto& entries = tokens->entries();
     for (std::size_t i = 0; i < entries.size();) {
@@ -244,12 +271,21 @@ struct Constraint::State {
         i = static_cast<std::size_t>(entry.after);
         continue;
       }
+      const auto size = entry.after - static_cast<std::int32_t>(i);
+      if (size > few) {
+        auto found = stays.find(after);
+        if (found == stays.end()) {
+          found = stays.emplace(after, stays_after(after)).first;
+        }
+        if (entry.below.within(found->second)) {
+          allow(entry.first, entry.end_of_all);  // whatever follows, the state stays
+          i = static_cast<std::size_t>(entry.after);
+          continue;
+        }
+      }
       path.resize(depth + 1);
       path.push_back(after);
-      for (const std::int32_t id : entry.ids) {
-        allowed.tokens[static_cast<std::size_t>(id)] = true;
-        allowed.any = true;
-      }
+      allow(entry.first, entry.end);
       ++i;
     }
     return allowed;

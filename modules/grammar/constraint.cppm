@@ -15,13 +15,37 @@ class TokenTree {
   /// By the tokens' ids; an empty text: the token is in no text.
   explicit TokenTree(const std::vector<std::string>& tokens);
 
+  /// Some bytes below 128; `others`: and some that are not.
+  struct Bytes {
+    std::array<std::uint64_t, 2> ascii = {};
+    bool others = false;
+
+    inline void add(std::uint8_t byte) {
+      if (byte < 128) {
+        ascii[byte / 64] |= std::uint64_t{1} << (byte % 64);
+      } else {
+        others = true;
+      }
+    }
+    inline bool within(const Bytes& all) const {
+      return (!others || all.others) && (ascii[0] & ~all.ascii[0]) == 0 &&
+             (ascii[1] & ~all.ascii[1]) == 0;
+    }
+  };
   struct Entry {
     std::uint8_t byte = 0;
-    std::int32_t depth = 0;              // bytes before this one
-    std::int32_t after = 0;              // the entry behind all that begin with this one
-    std::vector<std::int32_t> ids = {};  // of tokens that end with this byte
+    std::int32_t depth = 0;  // bytes before this one
+    std::int32_t after = 0;  // the entry behind all that begin with this one
+    // Places in ids(): of tokens that end with this byte, and of all that begin with the bytes so
+    // far.
+    std::int32_t first = 0;
+    std::int32_t end = 0;
+    std::int32_t end_of_all = 0;
+    Bytes below = {};  // those that follow this one in any token
   };
   const std::vector<Entry>& entries() const { return entries_; }
+  /// Tokens in the order of the tree.
+  const std::vector<std::int32_t>& ids() const { return ids_; }
   const std::string& text(std::int64_t token) const {
     return texts_.at(static_cast<std::size_t>(token));
   }
@@ -29,6 +53,7 @@ class TokenTree {
 
  private:
   std::vector<std::string> texts_;
+  std::vector<std::int32_t> ids_;
   std::vector<Entry> entries_;
 };
 

@@ -74,6 +74,9 @@ Tensors LanguageModel::forward(const Tensors& inputs) {
   if (cache_ != nullptr) {
     hidden = cache_->scored(hidden);
   }
+  if (gives_states_) {
+    return {std::move(hidden)};
+  }
   Tensors all{soft_capped((*head_)(hidden), softcap_)};
   for (const Tensor& states : further) {
     all.push_back(soft_capped((*head_)(states), softcap_));
@@ -113,6 +116,32 @@ Tensors LanguageModel::inputs_of(const Tensor& tokens, const RowDocuments& docum
     fail_input({.thing = std::string(kind()), .wrong = "the model takes no documents"});
   }
   return {first, documents.first, documents.positions};
+}
+
+void LanguageModel::check_head() const {
+  if (!head_) {
+    fail_input({.thing = std::string(kind()),
+                .wrong = "the family does not say which layer is its head, so its last hidden "
+                         "states are not known"});
+  }
+}
+
+Tensor LanguageModel::last_states(const Tensor& tokens) {
+  check_head();
+  gives_states_ = true;
+  try {
+    Tensor states = (*this)(Tensors{tokens})[0];
+    gives_states_ = false;
+    return states;
+  } catch (...) {
+    gives_states_ = false;
+    throw;
+  }
+}
+
+Tensor LanguageModel::logits_of(const Tensor& last_states) {
+  check_head();
+  return soft_capped((*head_)(last_states), softcap_);
 }
 
 Tensor LanguageModel::states(const Tensor& tokens, const RowDocuments& documents) {

@@ -37,6 +37,14 @@ class LanguageModel : public Module {
   /// PiecesScope all of them, and no states.
   PieceRange selected() const { return pieces_; }
   const Tensor& entering() const { return entering_; }
+  /// Whether the family says which layer makes logits of the last hidden states.
+  bool has_head() const { return static_cast<bool>(head_); }
+  /// tokens [B, T] -> the hidden states of which the head makes logits, [B, T, dim]; with a batch
+  /// of several texts those of RaggedBatch::scored, [1, scored, dim]. Error (input): the family has
+  /// no head.
+  Tensor last_states(const Tensor& tokens);
+  /// The logits [B, T, vocab] of such states. Error (input): as above.
+  Tensor logits_of(const Tensor& last_states);
   /// Within a PiecesScope that does not end the chain: the hidden states after its last piece.
   Tensor states(const Tensor& tokens, const RowDocuments& documents = {});
 
@@ -97,6 +105,8 @@ class LanguageModel : public Module {
   friend class PiecesScope;
   /// Inputs of forward. Error (input): the model takes no documents.
   Tensors inputs_of(const Tensor& tokens, const RowDocuments& documents) const;
+  /// Error (input): the family has no head.
+  void check_head() const;
   Tensor losses_by_parts(const Tensors& inputs, const Tensor& targets);
   /// Errors (input): the loss would get these logits of a part in another form.
   void check_part(const Tensor& part);
@@ -110,6 +120,7 @@ class LanguageModel : public Module {
   std::int64_t layers_;
   Child head_;
   double softcap_ = 0;
+  bool gives_states_ = false;  // forward ends before the head
   std::int64_t head_rows_ = 0;
   std::shared_ptr<CrossEntropyLoss> loss_;
   PieceRange pieces_;

@@ -4,6 +4,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@ module;
 #include <vector>
 module tessera.text;
 
+import :model_call;
 import tessera.base;
 import tessera.mesh;
 import tessera.placement;
@@ -20,6 +22,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.dtensor;
 import tessera.nn;
+import tessera.hub;
 
 namespace tessera::text {
 namespace {
@@ -40,17 +43,6 @@ class CacheScope {
 
 }  // namespace
 
-/// A call as the first rank sends it.
-struct ModelRanks::Call {
-  enum class Kind : std::int64_t { dismiss, logits, batch, loss, likelihoods };
-
-  Kind kind = Kind::dismiss;
-  std::int64_t rows = 0;
-  std::int64_t likeliest = 0;
-  bool anew = false;
-  std::vector<std::int64_t> values = {};  // tokens; of a loss, then the targets; see message_of()
-};
-
 namespace {
 
 /// The logarithm of a token's probability, and the ids and logarithms of the likeliest ones.
@@ -65,17 +57,21 @@ void add_values(std::vector<double>& values, const TokenLikelihoods& found) {
 /// A batch, what is asked of its scored tokens, and its tokens as numbers.
 std::vector<std::int64_t> message_of(const nn::RaggedBatch& batch,
                                      std::span<const TokenRequest> asked,
-                                     std::span<const std::int64_t> tokens) {
+                                     std::span<const std::int64_t> tokens,
+                                     std::span<const std::int64_t> adapters = {}) {
   std::vector<std::int64_t> message = {std::ssize(batch.rows), batch.places, batch.states,
                                        batch.exact ? 1 : 0, std::ssize(batch.scored)};
-  for (const nn::RaggedRow& row : batch.rows) {
-    message.insert(message.end(), {row.first, row.count, row.state, std::ssize(row.kept)});
+  for (std::size_t i = 0; i < batch.rows.size(); ++i) {
+    const nn::RaggedRow& row = batch.rows[i];
+    message.insert(message.end(), {i < adapters.size() ? adapters[i] : 0, row.first, row.count,
+                                   row.state, std::ssize(row.kept)});
     for (const nn::PositionRun& run : row.kept) {
       message.insert(message.end(), {run.position, run.place, run.count});
     }
   }
   for (std::size_t i = 0; i < asked.size(); ++i) {
-    message.insert(message.end(), {batch.scored[i], asked[i].next, asked[i].likeliest});
+    message.insert(message.end(),
+                   {batch.scored[i], asked[i].next, asked[i].likeliest, asked[i].states ? 1 : 0});
   }
   message.insert(message.end(), tokens.begin(), tokens.end());
   return message;
@@ -83,8 +79,8 @@ std::vector<std::int64_t> message_of(const nn::RaggedBatch& batch,
 
 /// Reads such a message; returns the tokens.
 std::span<const std::int64_t> read_message(std::span<const std::int64_t> message,
-                                           nn::RaggedBatch& batch,
-                                           std::vector<TokenRequest>& asked) {
+                                           nn::RaggedBatch& batch, std::vector<TokenRequest>& asked,
+                                           std::vector<std::int64_t>& adapters) {
   std::size_t at = 0;
   const auto next = [&] { return message[at++]; };
   const std::int64_t rows = next();
@@ -94,6 +90,7 @@ std::span<const std::int64_t> read_message(std::span<const std::int64_t> message
   const std::int64_t scored = next();
   for (std::int64_t i = 0; i < rows; ++i) {
     nn::RaggedRow row;
+    adapters.push_back(next());
     row.first = next();
     row.count = next();
     row.state = next();
@@ -109,7 +106,8 @@ std::span<const std::int64_t> read_message(std::span<const std::int64_t> message
   for (std::int64_t i = 0; i < scored; ++i) {
     batch.scored.push_back(next());
     const std::int64_t token = next();
-    asked.push_back({.next = token, .likeliest = next()});
+    const std::int64_t likeliest = next();
+    asked.push_back({.next = token, .likeliest = likeliest, .states = next() != 0});
   }
   return message.subspan(at);
 }
@@ -145,8 +143,9 @@ TokenLikelihoods read_likelihoods(std::span<const double> values, std::int64_t t
 }
 
 ModelRanks::ModelRanks(nn::LanguageModel& model, collective::World* world, const DeviceMesh& mesh,
-                       int context, std::optional<DType> keys)
-    : model_(model), world_(world), mesh_(mesh), context_(context) {
+                       int context, std::optional<DType> keys,
+                       std::unique_ptr<AdapterLayers> adapters)
+    : model_(model), world_(world), mesh_(mesh), context_(context), adapters_(std::move(adapters)) {
   cache_.kept = keys;
   if (context_ >= 0) {
     chunks_ = mesh_.axis_size(context_);
@@ -186,6 +185,9 @@ void ModelRanks::keep(bool keeps) {
 }
 
 void ModelRanks::check_others() const {
+  if (there_ && there_->ended()) {
+    fail({.thing = "ranks", .wrong = "they have ended, and are not started again"});
+  }
   if (world_ != nullptr) {
     world_->throw_if_failed();
   }
@@ -200,6 +202,7 @@ void ModelRanks::check_interrupt() const {
 }
 
 void ModelRanks::end_process() const {
+  // Ranks of other processes end with this one.
   if (world_ != nullptr) {
     world_->publish_error("interrupted", ErrorKind::interrupted);
   }
@@ -277,25 +280,59 @@ Tensor ModelRanks::last_logits(std::span<const std::int64_t> tokens, std::int64_
   return ops::select(full_tensor(last), 1, chunks_ - 1);
 }
 
-std::vector<double> ModelRanks::scored_values(std::span<const std::int64_t> message) {
+std::vector<double> ModelRanks::scored_values(std::span<const std::int64_t> message, bool learns) {
   nn::RaggedBatch batch;
   std::vector<TokenRequest> asked;
-  const auto tokens = read_message(message, batch, asked);
+  std::vector<std::int64_t> adapters;
+  const auto tokens = read_message(message, batch, asked, adapters);
   const BatchScope scope(cache_, batch);
-  const Tensor logits = model_(placed(tokens, 1, false));
-  const Tensor rows = ops::select(logits.is_distributed() ? full_tensor(logits) : logits, 0, 0);
-  const bool only_scored = rows.size(0) == std::ssize(batch.scored);
+  const AdapterLayers::Batch adapted(adapters_.get(), batch, adapters, learns);
+  const auto whole = [](const Tensor& x) {
+    return ops::select(x.is_distributed() ? full_tensor(x) : x, 0, 0);
+  };
+  const bool asks_states = std::ranges::any_of(asked, &TokenRequest::states);
+  const bool asks_logits =
+      learns || !asks_states || !std::ranges::all_of(asked, &TokenRequest::states);
+  const Tensor placed_tokens = placed(tokens, 1, false);
+  const Tensor last = asks_states ? model_.last_states(placed_tokens) : Tensor();
+  const Tensor states = asks_states ? whole(last) : Tensor();
+  const Tensor rows = !asks_logits  ? Tensor()
+                      : asks_states ? whole(model_.logits_of(last))
+                                    : whole(model_(placed_tokens));
+  const Tensor& any = asks_states ? states : rows;
+  const bool only_scored = any.size(0) == std::ssize(batch.scored);
   std::vector<double> values;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const auto at = only_scored ? static_cast<std::int64_t>(i) : batch.scored[i];
-    const std::vector<double> row = to_doubles(ops::select(rows, 0, at));
-    if (asked[i].next < 0) {
+    const std::vector<double> row = to_doubles(ops::select(asked[i].states ? states : rows, 0, at));
+    if (asked[i].states || asked[i].next < 0) {
       values.insert(values.end(), row.begin(), row.end());
     } else {
       add_values(values, likelihoods_of(row, asked[i].next, asked[i].likeliest));
     }
   }
   return values;
+}
+
+/// A message has the adapter's number, and of each layer its number and the update's rank.
+void ModelRanks::take_updates(std::span<const std::int64_t> message) {
+  const std::int64_t adapter = message[0];
+  for (std::size_t at = 1; at < message.size(); at += 2) {
+    const Dims& shape = adapters_->shape(message[at]);
+    const std::int64_t rank = message[at + 1];
+    Tensor a = empty({rank, shape[1]}, DType::f32);
+    Tensor b = empty({shape[0], rank}, DType::f32);
+    if (leads()) {
+      const hub::LayerUpdate& update = sent_updates_[at / 2];
+      ops::copy_(a, update.a);
+      ops::copy_(b, ops::mul_scalar(update.b, update.scale));
+    }
+    if (calls_ != nullptr) {
+      calls_->broadcast(a.data<float>(), a.numel(), DType::f32, 0);
+      calls_->broadcast(b.data<float>(), b.numel(), DType::f32, 0);
+    }
+    adapters_->add(adapter, message[at], a, b);
+  }
 }
 
 Tensor ModelRanks::loss(std::span<const std::int64_t> tokens,
@@ -370,6 +407,14 @@ std::vector<double> ModelRanks::computed(const Call& call) {
   if (call.kind == Call::Kind::likelihoods) {
     return likelihood_values(values, call.likeliest);
   }
+  if (call.kind == Call::Kind::add_adapter) {
+    take_updates(values);
+    return {};
+  }
+  if (call.kind == Call::Kind::drop_adapter) {
+    adapters_->drop(values[0]);
+    return {};
+  }
   Tensor result;
   if (call.kind == Call::Kind::loss) {
     keep(false);
@@ -377,14 +422,15 @@ std::vector<double> ModelRanks::computed(const Call& call) {
     result = loss(values.first(half), values.subspan(half));
   } else {
     keep(slow_because_.empty());
-    const bool in_batches = call.kind == Call::Kind::batch;
+    const bool learns = call.kind == Call::Kind::first_batch;
+    const bool in_batches = learns || call.kind == Call::Kind::batch;
     if (call.anew || std::exchange(in_batches_, in_batches) != in_batches) {
       cache_.clear();
       ++clears_;
       rows_.clear();
     }
     if (in_batches) {
-      return scored_values(values);
+      return scored_values(values, learns);
     }
     result = last_logits(tokens_to_read(call), call.rows);
   }
@@ -392,6 +438,9 @@ std::vector<double> ModelRanks::computed(const Call& call) {
 }
 
 std::vector<double> ModelRanks::together(Call call) {
+  if (there_) {
+    return together_there(call);
+  }
   check_interrupt();
   if (calls_ == nullptr) {
     return computed(call);
@@ -415,6 +464,23 @@ std::vector<double> ModelRanks::next_logits(std::span<const std::int64_t> tokens
 }
 
 TextBytes ModelRanks::text_bytes() {
+  if (there_) {
+    return bytes_there_;
+  }
+  // Two texts of two tokens and of one, whose last ones are scored: three numbers that differ.
+  const nn::RaggedBatch several{.rows = {{.count = 2, .kept = {{.count = 2}}},
+                                         {.kept = {{.place = 2, .count = 1}}, .state = 1}},
+                                .places = 3,
+                                .states = 2,
+                                .scored = {1, 2}};
+  const std::vector<std::int64_t> tokens(3);
+  const bool states = model_.has_head();
+  const std::vector<TokenRequest> both(2, {.states = states});
+  const auto found = together({.kind = Call::Kind::first_batch,
+                               .rows = 1,
+                               .anew = true,
+                               .values = message_of(several, both, tokens)});
+  features_ = states ? std::ssize(found) / 2 : 0;
   nn::RaggedBatch batch{
       .rows = {{.kept = {{.count = 1}}}}, .places = 1, .states = 1, .scored = {0}};
   const std::int64_t token = 0;
@@ -436,10 +502,39 @@ TextBytes ModelRanks::text_bytes() {
 
 std::vector<double> ModelRanks::batch_values(const nn::RaggedBatch& batch,
                                              std::span<const std::int64_t> tokens,
-                                             std::span<const TokenRequest> asked) {
+                                             std::span<const TokenRequest> asked,
+                                             std::span<const std::int64_t> adapters) {
   require(asked.size() == batch.scored.size(), "model: what is asked is not what is scored");
   return together(
-      {.kind = Call::Kind::batch, .rows = 1, .values = message_of(batch, asked, tokens)});
+      {.kind = Call::Kind::batch, .rows = 1, .values = message_of(batch, asked, tokens, adapters)});
+}
+
+void ModelRanks::add_adapter(std::int64_t number, std::span<const hub::LayerUpdate> updates,
+                             const std::string& name) {
+  require(takes_adapters() && number != 0, "model: it takes no adapters");
+  if (there_) {
+    while (!try_adapter(number, updates, name)) {
+      connect();
+    }
+    return;
+  }
+  const std::vector<std::int64_t> layers = adapters_->numbers_of(updates, name);
+  Call call{.kind = Call::Kind::add_adapter, .values = {number}};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    call.values.insert(call.values.end(), {layers[i], updates[i].a.size(0)});
+  }
+  sent_updates_ = updates;
+  static_cast<void>(together(std::move(call)));
+  sent_updates_ = {};
+}
+
+void ModelRanks::drop_adapter(std::int64_t number) {
+  sent_.erase(number);
+  try {
+    static_cast<void>(together({.kind = Call::Kind::drop_adapter, .values = {number}}));
+  } catch (const RestartedRanks&) {
+    return;  // without it
+  }
 }
 
 double ModelRanks::loss_sum(std::span<const std::int64_t> tokens,

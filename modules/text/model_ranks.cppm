@@ -5,20 +5,25 @@ import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
 import tessera.nn;
+import tessera.hub;
 import :sampling;
 import :text_memory;
+import :adapter_layers;
+import :rank_process;
 
 // What is computed with a model, on all ranks that have a part of it.
 
 export namespace tessera::text {
 
-/// What is asked of a token whose logits are computed.
+/// What is asked of a token that is computed.
 struct TokenRequest {
   std::int64_t next = -1;      // how likely this one is after it; -1: nothing but the logits
   std::int64_t likeliest = 0;  // of `next`: with so many of the likeliest tokens
-  /// Values that likelihoods_in() reads; of logits there are as many as tokens of the model.
-  std::int64_t values(std::int64_t vocab) const {
-    return next < 0 ? vocab : 1 + 2 * std::min(likeliest, vocab);
+  bool states = false;         // or its last hidden states, and no logits
+  /// Values that read_likelihoods() reads; of logits there are as many as tokens of the model, of
+  /// hidden states as many as those have features.
+  inline std::int64_t values(std::int64_t vocab, std::int64_t features) const {
+    return states ? features : next < 0 ? vocab : 1 + 2 * std::min(likeliest, vocab);
   }
 };
 
@@ -34,10 +39,16 @@ class ModelRanks {
   /// The model must outlive it. `world`: where ranks were started. `mesh`: of the ranks on which
   /// the model's parameters are; none: this rank has all of them. `context`: the axis of the mesh
   /// over which sequences are split, for which the model has the style ContextParallel; -1: none.
-  /// `keys`: the type in which keys and values are kept; none: as they are computed.
+  /// `keys`: the type in which keys and values are kept; none: as they are computed. `adapters`: of
+  /// the model, which texts of batches may have; null: they have none.
   explicit ModelRanks(nn::LanguageModel& model, collective::World* world = nullptr,
                       const DeviceMesh& mesh = {}, int context = -1,
-                      std::optional<DType> keys = std::nullopt);
+                      std::optional<DType> keys = std::nullopt,
+                      std::unique_ptr<AdapterLayers> adapters = nullptr);
+  /// The ranks of other processes, which answer by answer_calls(); `model` has no values. Each
+  /// function that computes waits for ranks that start again, and throws RestartedRanks then. Error
+  /// (run): they have ended.
+  ModelRanks(nn::LanguageModel& model, std::unique_ptr<RankProcess> there);
   ~ModelRanks();
   ModelRanks(const ModelRanks&) = delete;
   ModelRanks& operator=(const ModelRanks&) = delete;
@@ -60,14 +71,27 @@ class ModelRanks {
   /// Whether batch_logits() can be called: keys and values are kept and do not change with a text's
   /// length, and texts are not split.
   bool takes_batches() const { return slow_because_.empty() && context_ < 0 && short_rows_ == 0; }
+  /// Whether the ranks are started again when one of them dies.
+  bool heals() const { return static_cast<bool>(there_); }
   /// What each rank keeps of a text of a batch. Forgets all that is kept.
   TextBytes text_bytes();
   /// What is asked of each scored token of a batch, whose tokens are in the order of its rows: its
-  /// values, one after the other. What is kept between batches is forgotten by next_logits().
-  /// Errors: those of next_logits().
+  /// values, one after the other. `adapters`: of the batch's texts; empty: they have none. What is
+  /// kept between batches is forgotten by next_logits(). Errors: those of next_logits(); (input)
+  /// hidden states of a model whose family has no head.
   std::vector<double> batch_values(const nn::RaggedBatch& batch,
                                    std::span<const std::int64_t> tokens,
-                                   std::span<const TokenRequest> asked);
+                                   std::span<const TokenRequest> asked,
+                                   std::span<const std::int64_t> adapters = {});
+  /// Features of a token's last hidden states, after text_bytes(); 0: they cannot be asked for.
+  std::int64_t state_features() const { return features_; }
+  /// Whether texts of batches may have adapters.
+  bool takes_adapters() const { return (adapters_ || adapters_there_) && takes_batches(); }
+  /// Lets texts of batches have an adapter by this number, which is not 0, after text_bytes().
+  /// Errors (input): those of AdapterLayers::numbers_of.
+  void add_adapter(std::int64_t number, std::span<const hub::LayerUpdate> updates,
+                   const std::string& name);
+  void drop_adapter(std::int64_t number);
   /// How often all that was kept has been forgotten.
   std::int64_t clears() const { return clears_; }
   /// The sum of the losses of one row of tokens. Errors: the same.
@@ -84,6 +108,8 @@ class ModelRanks {
   /// What the other ranks do: their part of each call, until the first rank calls dismiss().
   void follow();
   void dismiss();
+  /// Of the first of several ranks: computes what another process asks for, until it goes.
+  void answer_calls(const MessageSocket& asks);
   /// Throws where another rank has failed.
   void check_others() const;
   /// Whether the user has asked to stop the ranks; false for a rank alone, whose signals are the
@@ -98,13 +124,21 @@ class ModelRanks {
  private:
   struct Call;
   std::vector<double> together(Call call);
+  // Ranks of other processes.
+  std::vector<double> together_there(const Call& call);
+  void connect();
+  std::vector<std::int64_t> facts();
+  bool try_adapter(std::int64_t number, std::span<const hub::LayerUpdate> updates,
+                   const std::string& name);
+  std::vector<std::int64_t> answer_to(std::span<const std::int64_t> message);
   std::vector<double> computed(const Call& call);
   void send(Call& call);
   /// Rows of tokens [rows, T]; `chunked`: each rank of the context axis has its part of T.
   Tensor placed(std::span<const std::int64_t> values, std::int64_t rows, bool chunked) const;
   /// The logits [rows, vocab] of the last token.
   Tensor last_logits(std::span<const std::int64_t> tokens, std::int64_t rows);
-  std::vector<double> scored_values(std::span<const std::int64_t> message);
+  std::vector<double> scored_values(std::span<const std::int64_t> message, bool learns);
+  void take_updates(std::span<const std::int64_t> message);
   Tensor loss(std::span<const std::int64_t> tokens, std::span<const std::int64_t> targets);
   /// For each token after the first one: the logarithm of its probability, and the ids and
   /// logarithms of the likeliest.
@@ -128,6 +162,18 @@ class ModelRanks {
   std::int64_t clears_ = 0;
   std::int64_t short_rows_ = 0;  // the longest row of which the model turns keys as in short rows
   std::vector<std::vector<std::int64_t>> rows_;  // the tokens in the cache, where this counts
+  std::unique_ptr<AdapterLayers> adapters_;
+  std::span<const hub::LayerUpdate> sent_updates_;  // while the first rank sends them
+  std::int64_t features_ = 0;
+  // Ranks of other processes; null: there are none.
+  std::unique_ptr<RankProcess> there_;
+  bool adapters_there_ = false;
+  TextBytes bytes_there_;
+  struct SentAdapter {
+    std::string name;
+    std::vector<hub::LayerUpdate> updates;
+  };
+  std::map<std::int64_t, SentAdapter> sent_;  // what ranks that start again get
   std::string slow_because_;
 };
 

@@ -26,12 +26,19 @@ std::vector<std::int64_t> tokens_of(std::span<const std::int64_t> tokens, std::i
   return {own.begin(), own.end()};
 }
 
+/// What no number of a page is: those are counted from 1.
+std::uint64_t beginning_of(std::int64_t kind) {
+  constexpr std::uint64_t of_kinds = std::uint64_t{1} << 63;
+  return kind == 0 ? 0 : of_kinds + static_cast<std::uint64_t>(kind);
+}
+
 }  // namespace
 
 std::int64_t PageTable::room() const { return std::ssize(pages_); }
 
-PageTable::Text PageTable::begin(std::span<const std::int64_t> tokens, std::int64_t expected) {
-  Text text{.expected = pages_of(expected)};
+PageTable::Text PageTable::begin(std::span<const std::int64_t> tokens, std::int64_t expected,
+                                 std::int64_t kind) {
+  Text text{.beginning = beginning_of(kind), .expected = pages_of(expected)};
   while ((text.known + 1) * page_size < std::ssize(tokens)) {
     const auto found = by_tokens_.find({text.beginning, tokens_of(tokens, text.known)});
     if (found == by_tokens_.end()) {

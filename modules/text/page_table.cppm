@@ -20,14 +20,15 @@ class PageTable {
   struct Text {
     std::vector<std::int64_t> pages = {};
     std::int64_t known = 0;       // pages whose tokens were said by know()
-    std::uint64_t beginning = 0;  // which tokens these have: equal ones have equal numbers
+    std::uint64_t beginning = 0;  // kind and tokens of these: equal ones have equal numbers
     std::int64_t expected = 0;    // pages that it may have in the end
     std::int64_t run = -1;        // the first page of its last run of pages
   };
 
   /// A new text, with the pages that are kept of its tokens; its last token is in none of them. Its
-  /// other pages follow one another where that is possible, for `expected` positions.
-  Text begin(std::span<const std::int64_t> tokens, std::int64_t expected);
+  /// other pages follow one another where that is possible, for `expected` positions. Texts of
+  /// another `kind` share none: the same tokens have other keys and values.
+  Text begin(std::span<const std::int64_t> tokens, std::int64_t expected, std::int64_t kind = 0);
   /// Gives a text pages for so many positions. False: too few are left, and it has those before.
   bool reserve(Text& text, std::int64_t positions);
   /// Says that the first `computed` of a text's tokens have keys and values now.

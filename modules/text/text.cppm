@@ -2,11 +2,13 @@
 // text.
 export module tessera.text;
 
-export import :sampling;       // which token follows, by logits
-export import :streamed_text;  // text that is shown while it is made
-export import :copies;         // the ranks of a model, and which computes what
-export import :page_table;     // pages of memory, which texts with equal beginnings share
-export import :text_memory;    // where keys, values and states of texts are, within a budget
+export import :sampling;        // which token follows, by logits
+export import :streamed_text;   // text that is shown while it is made
+export import :copies;          // the ranks of a model, and which computes what
+export import :page_table;      // pages of memory, which texts with equal beginnings share
+export import :text_memory;     // where keys, values and states of texts are, within a budget
+export import :adapter_layers;  // several adapters of one model at the same time
+export import :rank_process;    // ranks that are started again when one of them dies
 export import :model_ranks;    // what is computed with a model, on all ranks that have a part of it
 export import :text_model;     // a trained model, ready to read and write text
 export import :decoding;       // the logits after texts that grow

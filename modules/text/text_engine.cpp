@@ -31,17 +31,24 @@ struct Engine::Job {
   std::vector<std::int64_t> tokens;  // the prompt and what follows it
   std::int64_t computed = 0;         // of them, whose keys and values are kept
   std::int64_t scored = 0;           // how many of the prompt need no score, or have it
+  std::int64_t given = 0;            // how many of it need not give their hidden states, or have
   TextMemory::Text memory = {};
   bool has_memory = false;
   bool left = false;
 
   bool writes() const { return request.tokens > 0; }
   bool has_scores() const { return scored == std::ssize(request.prompt); }
-  /// The tokens that are computed: where none follows, the last one needs not be.
-  std::int64_t missing() const { return std::ssize(tokens) - (writes() ? 0 : 1) - computed; }
+  bool asks_states() const { return request.states.take != nullptr; }
+  /// The tokens that are computed: where nothing is asked of the last one, it needs not be.
+  std::int64_t missing() const {
+    return std::ssize(tokens) - (writes() || asks_states() ? 0 : 1) - computed;
+  }
   /// Those of which nothing that is kept need be computed again: the token before one that is
   /// scored does.
   std::span<const std::int64_t> reusable() const {
+    if (asks_states()) {
+      return std::span(tokens).first(static_cast<std::size_t>(given + 1));
+    }
     return has_scores() ? std::span(tokens)
                         : std::span(tokens).first(static_cast<std::size_t>(scored));
   }
@@ -50,6 +57,10 @@ struct Engine::Job {
     const std::int64_t end = std::min(computed + count + 1, std::ssize(request.prompt));
     return std::max<std::int64_t>(end - scored, 0);
   }
+  /// How many hidden states they give.
+  std::int64_t states_in(std::int64_t count) const {
+    return asks_states() ? std::max<std::int64_t>(computed + count - given, 0) : 0;
+  }
   bool is_wanted() const { return !request.wanted || request.wanted(); }
 };
 
@@ -57,11 +68,16 @@ struct Engine::Job {
 /// cancel the job meanwhile.
 struct Engine::Share {
   Share(Job& of, std::int64_t tokens)
-      : job(&of), count(tokens), scores(of.scores_in(tokens)), ends(tokens == of.missing()) {}
+      : job(&of),
+        count(tokens),
+        scores(of.scores_in(tokens)),
+        states(of.states_in(tokens)),
+        ends(tokens == of.missing()) {}
 
   Job* job;
   std::int64_t count;
   std::int64_t scores;
+  std::int64_t states;
   bool ends;  // the last tokens that are computed before the next one is known
 
   bool writes() const { return ends && job->writes(); }
@@ -87,12 +103,33 @@ void Engine::take_memory() {
   known_clears_ = ranks_.clears();
 }
 
+/// What is asked of texts that are computed together.
+void Engine::check_kind(const EngineRequest& request) const {
+  const bool asks_states = request.states.take != nullptr;
+  if (asks_states && (request.tokens > 0 || request.scored.take)) {
+    fail_input({.thing = "engine", .wrong = "hidden states are asked for beside something else"});
+  }
+  if (asks_states && !has_states()) {
+    fail_input({.thing = "hidden states",
+                .wrong =
+                    "the model cannot give them: it computes texts one after the other, or its "
+                    "family has no head"});
+  }
+  if (request.adapter != 0 && !(memory_ && ranks_.takes_adapters())) {
+    fail_input({.thing = "adapter",
+                .wrong = "the model computes texts one after the other, and takes none by its name",
+                .advice = "merge it: --adapter FOLDER"});
+  }
+}
+
 std::int64_t Engine::submit(EngineRequest request) {
   const std::int64_t longest = std::ssize(request.prompt) + request.tokens;
-  if (request.prompt.empty() || request.tokens < (request.scored.take ? 0 : 1) ||
+  const bool asks_states = request.states.take != nullptr;
+  if (request.prompt.empty() || request.tokens < (request.scored.take || asks_states ? 0 : 1) ||
       request.scored.first < 1) {
     fail_input({.thing = "engine", .wrong = "a prompt, or what is asked of it, has no tokens"});
   }
+  check_kind(request);
   for (const std::int64_t token : request.prompt) {
     if (token < 0 || token >= vocab_) {
       fail_input({.thing = "engine",
@@ -115,6 +152,9 @@ std::int64_t Engine::submit(EngineRequest request) {
   job->tokens = request.prompt;
   job->scored = request.scored.take ? std::min(request.scored.first, std::ssize(request.prompt))
                                     : std::ssize(request.prompt);
+  job->given = !asks_states         ? std::ssize(request.prompt)
+               : request.states.all ? 0
+                                    : std::ssize(request.prompt) - 1;
   job->request = std::move(request);
   waiting_.push_back(std::move(job));
   return numbers_;
@@ -133,7 +173,8 @@ void Engine::cancel(std::int64_t number) {
 void Engine::drop_unwanted() {
   std::vector<std::unique_ptr<Job>> dropped;
   for (auto& job : waiting_) {
-    const bool has_all = !job->writes() && job->has_scores();
+    const bool has_all =
+        !job->writes() && job->has_scores() && job->given == std::ssize(job->request.prompt);
     if (has_all || !job->is_wanted()) {
       dropped.push_back(std::move(job));
     }
@@ -161,7 +202,8 @@ bool Engine::waits_for_another(const Job& job) const {
     // The last token is always computed.
     const std::int64_t equal = std::min(end - own.begin(), std::ssize(own) - 1);
     const std::int64_t shared = equal / PageTable::page_size * PageTable::page_size;
-    return other->has_memory && shared > std::max(job.computed, other->computed);
+    return other->has_memory && other->request.adapter == job.request.adapter &&
+           shared > std::max(job.computed, other->computed);
   });
 }
 
@@ -174,9 +216,11 @@ void Engine::admit() {
     Job& job = **next;
     if (memory_) {
       constexpr std::int64_t usual = 512;  // most texts end long before their limit
-      const auto memory = memory_->begin(
-          job.reusable(), std::ssize(job.request.prompt) +
-                              std::min(std::max<std::int64_t>(job.request.tokens - 1, 0), usual));
+      const auto memory =
+          memory_->begin(job.reusable(),
+                         std::ssize(job.request.prompt) +
+                             std::min(std::max<std::int64_t>(job.request.tokens - 1, 0), usual),
+                         job.request.adapter);
       if (!memory) {
         return;
       }
@@ -259,6 +303,8 @@ std::vector<Engine::Share> Engine::shares() {
       all.emplace_back(*job, count);
     }
   }
+  // Texts of an adapter are next to each other: one product for their tokens.
+  std::ranges::stable_sort(all, {}, [](const Share& share) { return share.job->request.adapter; });
   return all;
 }
 
@@ -290,15 +336,26 @@ bool Engine::step() {
   return true;
 }
 
+/// All that are computed end with an error.
+void Engine::leave_all(const std::exception& error) {
+  for (const auto& job : active_) {
+    job->computed = 0;
+    leave(*job, &error);
+  }
+  memory_->forget();
+}
+
 void Engine::compute(const std::vector<Share>& shares) {
   nn::RaggedBatch batch{
       .places = memory_->places(), .states = memory_->states(), .exact = options_.exact};
   std::vector<std::int64_t> tokens;
+  std::vector<std::int64_t> adapters;
   std::vector<TokenRequest> asked;
   for (const Share& share : shares) {
     Job* const job = share.job;
     const std::int64_t count = share.count;
     const std::int64_t begin = std::ssize(tokens);
+    adapters.push_back(job->request.adapter);
     batch.rows.push_back(memory_->row(job->memory, job->computed, count));
     const auto own =
         std::span(job->tokens)
@@ -309,6 +366,10 @@ void Engine::compute(const std::vector<Share>& shares) {
       asked.push_back({.next = job->tokens[static_cast<std::size_t>(job->scored + at)],
                        .likeliest = job->request.scored.likeliest});
     }
+    for (std::int64_t at = count - share.states; at < count; ++at) {
+      batch.scored.push_back(begin + at);
+      asked.push_back({.states = true});
+    }
     if (share.writes()) {
       batch.scored.push_back(std::ssize(tokens) - 1);
       asked.emplace_back();
@@ -316,13 +377,19 @@ void Engine::compute(const std::vector<Share>& shares) {
   }
   std::vector<double> values;
   try {
-    values = ranks_.batch_values(batch, tokens, asked);
-  } catch (const std::exception& error) {
-    for (const auto& job : active_) {
-      job->computed = 0;
-      leave(*job, &error);
+    values = ranks_.batch_values(batch, tokens, asked, adapters);
+    lost_ = 0;
+  } catch (const RestartedRanks& error) {
+    // Nothing is lost but time: the next step finds that nothing is kept. What comes with each
+    // death may be its reason.
+    constexpr int most_deaths = 3;
+    if (++lost_ >= most_deaths) {
+      lost_ = 0;
+      leave_all(error);
     }
-    memory_->forget();
+    return;
+  } catch (const std::exception& error) {
+    leave_all(error);
     return;
   }
   known_clears_ = ranks_.clears();
@@ -334,7 +401,9 @@ void Engine::compute(const std::vector<Share>& shares) {
   for (const Share& share : shares) {
     Job& job = *share.job;
     const TokenRequest score{.next = 0, .likeliest = job.request.scored.likeliest};
-    const auto scores = next_values(share.scores * score.values(vocab_));
+    const std::int64_t features = ranks_.state_features();
+    const auto scores = next_values(share.scores * score.values(vocab_, features));
+    const auto states = next_values(share.states * features);
     const auto logits = next_values(share.writes() ? vocab_ : 0);
     if (job.left) {
       continue;  // another one's function has cancelled it
@@ -342,7 +411,8 @@ void Engine::compute(const std::vector<Share>& shares) {
     counts_.read += job.computed < std::ssize(job.request.prompt) ? share.count : 0;
     job.computed += share.count;
     memory_->know(job.memory, job.tokens, job.computed);
-    take_scores(job, scores, static_cast<std::size_t>(score.values(vocab_)));
+    take_scores(job, scores, static_cast<std::size_t>(score.values(vocab_, features)));
+    take_states(job, states);
     if (!job.left && share.ends) {
       share.writes() ? write(job, {logits.begin(), logits.end()}) : leave(job);
     }
@@ -355,6 +425,19 @@ void Engine::take_scores(Job& job, std::span<const double> values, std::size_t o
     for (std::size_t at = 0; at < values.size() && !job.left; at += of_token) {
       const std::int64_t token = job.tokens[static_cast<std::size_t>(job.scored++)];
       job.request.scored.take(read_likelihoods(values.subspan(at, of_token), token));
+    }
+  } catch (const std::exception& error) {
+    leave(job, &error);
+  }
+}
+
+/// The hidden states of the next tokens of a prompt.
+void Engine::take_states(Job& job, std::span<const double> values) {
+  const auto features = static_cast<std::size_t>(ranks_.state_features());
+  try {
+    for (std::size_t at = 0; at < values.size() && !job.left; at += features) {
+      ++job.given;
+      job.request.states.take(values.subspan(at, features));
     }
   } catch (const std::exception& error) {
     leave(job, &error);
@@ -382,6 +465,13 @@ void Engine::compute_alone(Job& job) {
     counts_.read +=
         std::ssize(job.tokens) == std::ssize(job.request.prompt) ? std::ssize(job.tokens) : 0;
     logits.empty() ? leave(job) : write(job, logits[0]);
+  } catch (const RestartedRanks& error) {
+    // The same as in compute().
+    constexpr int most_deaths = 3;
+    if (++lost_ >= most_deaths) {
+      lost_ = 0;
+      leave(job, &error);
+    }
   } catch (const std::exception& error) {
     leave(job, &error);
   }

@@ -19,11 +19,21 @@ struct ScoredPrompt {
   std::function<void(const TokenLikelihoods&)> take = nullptr;
 };
 
+/// What is asked of the last hidden states of a prompt's tokens.
+struct StateRequest {
+  bool all = false;  // of all tokens; otherwise of the last one
+  /// Called for one token after the other, once. Empty: nothing is asked.
+  std::function<void(std::span<const double> states)> take = nullptr;
+};
+
 /// A text to be continued. The engine calls the functions within Engine::step().
 struct EngineRequest {
   std::vector<std::int64_t> prompt;
-  std::int64_t tokens = 1;  // that follow, at most: what it may need memory for; 0: only `scored`
+  /// That follow, at most: what it may need memory for; 0: only `scored` or `states`.
+  std::int64_t tokens = 1;
   ScoredPrompt scored = {};
+  StateRequest states = {};  // with neither of them
+  std::int64_t adapter = 0;  // see ModelRanks::add_adapter; 0: none
   /// The token that follows, by its logits [vocab]; none: the text has ended. Empty where none may
   /// follow.
   std::function<std::optional<std::int64_t>(const std::vector<double>& logits)> next = nullptr;
@@ -76,7 +86,8 @@ class Engine {
   /// Why whole texts are computed for each token; empty: they are not.
   const std::string& slow_because() const { return ranks_.slow_because(); }
   /// A request's number. Errors (input): no tokens, a token that the model does not have; nothing
-  /// is asked; it needs more memory than there is.
+  /// is asked, or hidden states beside something else; an adapter or hidden states of a model that
+  /// computes texts one after the other; it needs more memory than there is.
   std::int64_t submit(EngineRequest request);
   /// It leaves, and its memory is free at once; none of its functions is called any more.
   void cancel(std::int64_t number);
@@ -85,6 +96,8 @@ class Engine {
   bool step();
   /// Requests that are computed at the same time, at most.
   std::int64_t most() const { return options_.most; }
+  /// Whether hidden states can be asked for.
+  bool has_states() const { return memory_ && ranks_.state_features() > 0; }
   /// Requests that wait or are computed.
   std::int64_t size() const;
   EngineCounts counts() const;
@@ -93,6 +106,7 @@ class Engine {
   struct Job;
   struct Share;
   void take_memory();
+  void check_kind(const EngineRequest& request) const;
   void drop_unwanted();
   void admit();
   bool waits_for_another(const Job& job) const;
@@ -100,7 +114,9 @@ class Engine {
   bool reserve(Job& job, std::int64_t positions);
   void give_back(Job& job);
   void compute(const std::vector<Share>& shares);
+  void leave_all(const std::exception& error);
   void compute_alone(Job& job);
+  void take_states(Job& job, std::span<const double> values);
   void take_scores(Job& job, std::span<const double> values, std::size_t of_token);
   void write(Job& job, const std::vector<double>& logits);
   void leave(Job& job, const std::exception* error = nullptr);
@@ -115,6 +131,7 @@ class Engine {
   std::vector<std::unique_ptr<Job>> active_;  // in the order in which they came
   std::int64_t numbers_ = 0;
   EngineCounts counts_;
+  int lost_ = 0;                    // steps one after the other that were lost with their ranks
   std::int64_t known_clears_ = -1;  // ModelRanks::clears(), when it last computed
 };
 

@@ -48,15 +48,15 @@ TextMemory::TextMemory(const TextBytes& bytes, std::int64_t memory, std::int64_t
 }
 
 std::optional<TextMemory::Text> TextMemory::begin(std::span<const std::int64_t> tokens,
-                                                  std::int64_t expected) {
+                                                  std::int64_t expected, std::int64_t kind) {
   if (states_.empty()) {
-    Text text{.pages = pages_.begin(tokens, expected)};
+    Text text{.pages = pages_.begin(tokens, expected, kind)};
     text.kept = text.pages.known * PageTable::page_size;
     return text;
   }
   State* best = nullptr;
   for (State& state : states_) {
-    const bool continued = !state.used && !state.tokens.empty() &&
+    const bool continued = !state.used && state.kind == kind && !state.tokens.empty() &&
                            state.tokens.size() < tokens.size() &&
                            std::ranges::equal(state.tokens, tokens.first(state.tokens.size()));
     if (continued && (best == nullptr || state.tokens.size() > best->tokens.size())) {
@@ -76,6 +76,7 @@ std::optional<TextMemory::Text> TextMemory::begin(std::span<const std::int64_t> 
   }
   text.pages.expected = (expected + PageTable::page_size - 1) / PageTable::page_size;
   best->used = true;
+  best->kind = kind;
   best->tokens.clear();
   text.state = best - states_.data();
   return text;
@@ -115,6 +116,7 @@ void TextMemory::release(Text& text, std::span<const std::int64_t> tokens, std::
     State& state = states_[static_cast<std::size_t>(text.state)];
     const auto kept = tokens.first(static_cast<std::size_t>(computed));
     state = {.used = false,
+             .kind = state.kind,
              .tokens = {kept.begin(), kept.end()},
              .pages = std::move(text.pages),
              .last_used = ++uses_};

@@ -28,8 +28,9 @@ class TextMemory {
     std::int64_t kept = 0;    // tokens whose keys, values and state are there from the beginning
   };
   /// A text that begins, and may have `expected` positions in the end; none: as many as can be have
-  /// not ended.
-  std::optional<Text> begin(std::span<const std::int64_t> tokens, std::int64_t expected);
+  /// not ended. It has nothing of texts of another `kind` (PageTable::begin).
+  std::optional<Text> begin(std::span<const std::int64_t> tokens, std::int64_t expected,
+                            std::int64_t kind = 0);
   /// Makes room for so many of its positions. False: there is too little.
   bool reserve(Text& text, std::int64_t positions);
   /// Says that the first `computed` of its tokens have been computed.
@@ -55,7 +56,8 @@ class TextMemory {
  private:
   struct State {
     bool used = false;
-    std::vector<std::int64_t> tokens = {};  // of the text that has ended with it
+    std::int64_t kind = 0;                  // of the text that has it, or has ended with it
+    std::vector<std::int64_t> tokens = {};  // of the one that has ended
     PageTable::Text pages = {};
     std::int64_t last_used = 0;
   };

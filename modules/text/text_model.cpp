@@ -148,6 +148,13 @@ StoredModel stored_in_folder(const ModelFiles& model_files) {
   return stored;
 }
 
+/// Whether a model is one of a folder or file of others, and no checkpoint.
+bool is_folder(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(fs::path(path) / "config.json", ignored) || !hub::gguf_file(path).empty() ||
+         checkpoint_format("pt2").recognises(path);
+}
+
 StoredModel stored_at(const ModelFiles& files, hub::BaseUse use) {
   const std::string& path = files.path;
   std::error_code ignored;
@@ -156,14 +163,13 @@ StoredModel stored_at(const ModelFiles& files, hub::BaseUse use) {
                 .wrong = "there is no such file or folder",
                 .advice = "name a checkpoint of 'tessera train', a model folder or a GGUF file"});
   }
-  const bool folder = fs::exists(fs::path(path) / "config.json", ignored) ||
-                      !hub::gguf_file(path).empty() || checkpoint_format("pt2").recognises(path);
+  const bool folder = is_folder(path);
   if (folder && !files.base.empty()) {
     fail_input({.thing = path,
                 .wrong = "it has all its weights, and no base",
                 .advice = "leave out --base"});
   }
-  if (!folder && !files.adapter.empty()) {
+  if (!folder && (files.adapters || !files.adapter.empty())) {
     fail_input({.thing = path,
                 .wrong = "a checkpoint takes no adapter",
                 .advice = "name a model folder; 'tessera checkpoint export' makes one"});
@@ -288,16 +294,29 @@ TextModel::TextModel(const ModelFiles& files, const RankGrid& grid, collective::
   open(files, grid, &world);
 }
 
+TextModel::TextModel(const ModelFiles& files, std::unique_ptr<RankProcess> ranks)
+    : path_(files.path) {
+  StoredModel stored = stored_at(files, hub::BaseUse::compared);
+  model_ = hub::make_model(stored.shape, 0);
+  take_texts(std::move(stored.shape), std::move(stored.tokenizer));
+  ranks_ = std::make_unique<ModelRanks>(*model_, std::move(ranks));
+}
+
+void TextModel::take_texts(hub::ModelShape shape, hub::ModelTokenizer tokenizer) {
+  shape_ = std::move(shape);
+  tokenizer_ = std::move(tokenizer);
+  if (tokenizer_.opened.tokenizer) {
+    encoder_.emplace(tokenizer_.opened, tokenizer_.records.special);
+  }
+}
+
 void TextModel::open(const ModelFiles& files, const RankGrid& grid, collective::World* world) {
   StoredModel stored =
       stored_at(files, world == nullptr ? hub::BaseUse::values : hub::BaseUse::compared);
   model_ = model_of(stored, files.precision, grid.split);
-  shape_ = std::move(stored.shape);
-  tokenizer_ = std::move(stored.tokenizer);
-  if (tokenizer_.opened.tokenizer) {
-    encoder_.emplace(tokenizer_.opened, tokenizer_.records.special);
-  }
+  take_texts(std::move(stored.shape), std::move(stored.tokenizer));
   ops::set_threads(threads_of(shape_, grid));
+  auto adapters = files.adapters ? std::make_unique<AdapterLayers>(*model_) : nullptr;
   DeviceMesh mesh;
   if (grid.of_copy() == 1) {
     nn::materialize(*model_);
@@ -310,8 +329,9 @@ void TextModel::open(const ModelFiles& files, const RankGrid& grid, collective::
     plan_->initialized();
   }
   model_->train(false);
-  ranks_ = std::make_unique<ModelRanks>(
-      *model_, world, mesh, grid.context > 1 ? mesh.axis_index(context_axis) : -1, files.keys);
+  ranks_ = std::make_unique<ModelRanks>(*model_, world, mesh,
+                                        grid.context > 1 ? mesh.axis_index(context_axis) : -1,
+                                        files.keys, std::move(adapters));
 }
 
 std::int64_t check_split(const ModelFiles& files, const RankGrid& grid) {
@@ -322,27 +342,64 @@ std::int64_t check_split(const ModelFiles& files, const RankGrid& grid) {
   return parameter_bytes(*model);
 }
 
-int with_text_model(const ModelFiles& files, const RankGrid& grid,
-                    const std::function<int(const TextModel&)>& lead) {
-  if (grid.ranks() == 1) {
-    return lead(TextModel(files));
-  }
+namespace {
+
+collective::LaunchOptions launch_options(const ModelFiles& files, const RankGrid& grid) {
   collective::LaunchOptions options;
   options.ranks = grid.ranks();
   options.rank_bytes = static_cast<std::size_t>(check_split(files, grid));
   // Ranks wait for whoever types, for requests, and for copies with longer documents.
   options.timeout_seconds = options.report_seconds = 1e9;
   options.grace_seconds = 0.5;  // they have nothing to keep
-  return collective::launch(options, [&](collective::World& world) {
-    const TextModel model(files, grid, world);
-    if (!model.ranks().leads()) {
-      model.ranks().follow();
-      return 0;
-    }
-    const int code = lead(model);
-    model.ranks().dismiss();
-    return code;
+  return options;
+}
+
+/// What a rank does: the first one of a copy leads.
+int run_rank(const ModelFiles& files, const RankGrid& grid, collective::World& world,
+             const std::function<int(const TextModel&)>& lead) {
+  const TextModel model(files, grid, world);
+  if (!model.ranks().leads()) {
+    model.ranks().follow();
+    return 0;
+  }
+  const int code = lead(model);
+  model.ranks().dismiss();
+  return code;
+}
+
+}  // namespace
+
+int with_text_model(const ModelFiles& files, const RankGrid& grid,
+                    const std::function<int(const TextModel&)>& lead, bool heals) {
+  if (heals) {
+    require(grid.copies == 1, "model: copies of it are not started again");
+    auto ranks = std::make_unique<RankProcess>(
+        launch_options(files, grid), [&](collective::World& world, int control) {
+          return run_rank(files, grid, world, [&](const TextModel& model) {
+            model.ranks().answer_calls(connect_first(control));
+            return 0;
+          });
+        });
+    return lead(TextModel(files, std::move(ranks)));
+  }
+  if (grid.ranks() == 1) {
+    return lead(TextModel(files));
+  }
+  return collective::launch(launch_options(files, grid), [&](collective::World& world) {
+    return run_rank(files, grid, world, lead);
   });
+}
+
+std::vector<hub::LayerUpdate> TextModel::read_adapter(const std::string& folder) const {
+  if (!is_folder(path_)) {
+    fail_input({.thing = path_,
+                .wrong = "a checkpoint takes no adapter",
+                .advice = "name a model folder; 'tessera checkpoint export' makes one"});
+  }
+  const OpenedTensors tensors = hub::open_hub_tensors(path_);
+  return hub::read_layer_updates(*tensors.source,
+                                 hub::names_of(hub::family_of(shape_), hub::sizes_of(shape_)),
+                                 folder, most_adapter_rank);
 }
 
 const tokenize::OpenedTokenizer& TextModel::tokenizer() const { return texts().opened; }

@@ -9,6 +9,7 @@ import tessera.parallel;
 import tessera.coded;
 import tessera.hub;
 import :copies;
+import :rank_process;
 import :model_ranks;
 
 // A trained model, ready to read and write text.
@@ -33,6 +34,7 @@ struct ModelFiles {
   coded::WeightForm precision = coded::WeightForm::stored;
   /// The type in which keys and values are kept; none: as they are computed.
   std::optional<DType> keys = std::nullopt;
+  bool adapters = false;  // texts of batches may have adapters (TextModel::read_adapter)
 };
 
 /// The model of a checkpoint of 'tessera train', of a folder in Hugging Face's format or of a GGUF
@@ -47,6 +49,8 @@ class TextModel {
   /// As a rank of the world, which has as many as the grid, after check_split. Errors (input):
   /// those, and those of check_split.
   TextModel(const ModelFiles& files, const RankGrid& grid, collective::World& world);
+  /// What another process computes. Errors: those; (run) its ranks have ended.
+  TextModel(const ModelFiles& files, std::unique_ptr<RankProcess> ranks);
 
   const std::string& path() const { return path_; }
   const hub::ModelShape& shape() const { return shape_; }
@@ -66,11 +70,16 @@ class TextModel {
   std::int64_t longest() const;
   /// The longest sequence that the model is meant for: what config.json says, and longest().
   std::int64_t usual_length() const;
+  /// The updates of a folder of PEFT for the model's layers (ModelRanks::add_adapter). May be
+  /// called by any thread. Errors (input): the model is no folder's, or was opened without
+  /// `adapters`; those of hub::read_layer_updates.
+  std::vector<hub::LayerUpdate> read_adapter(const std::string& folder) const;
   /// Bytes of all parameters that this rank has, which each token reads once.
   std::int64_t parameter_bytes() const;
 
  private:
   void open(const ModelFiles& files, const RankGrid& grid, collective::World* world);
+  void take_texts(hub::ModelShape shape, hub::ModelTokenizer tokenizer);
 
   std::string path_;
   hub::ModelShape shape_;
@@ -103,8 +112,10 @@ std::int64_t check_split(const ModelFiles& files, const RankGrid& grid);
 /// Calls `lead` with the model: on one rank in this process, or else in the first rank of each
 /// copy, in processes that are started for it and end with it. Returns its exit code, or that of
 /// the first error of a rank, which is printed once. Ctrl-C stops all ranks. Errors (input), before
-/// a rank is started: those of check_split; more ranks than the machine can have.
+/// a rank is started: those of check_split; more ranks than the machine can have. `heals`: one copy
+/// of the model is on ranks beside this process, which calls `lead`, and they are started again
+/// when one of them dies (ModelRanks::heals).
 int with_text_model(const ModelFiles& files, const RankGrid& grid,
-                    const std::function<int(const TextModel&)>& lead);
+                    const std::function<int(const TextModel&)>& lead, bool heals = false);
 
 }  // namespace tessera::text

@@ -18,7 +18,10 @@
 
 import tessera.base;
 import tessera.tensor;
+import tessera.autograd;
+import tessera.ops;
 import tessera.nn;
+import tessera.hub;
 import tessera.text;
 
 using namespace tessera;
@@ -514,6 +517,188 @@ TEST_CASE(
   CHECK(long_one.ended);
 }
 
+namespace {
+
+/// Updates of all Linear layers, or of those but `without`, that change texts much.
+std::vector<hub::LayerUpdate> random_updates(nn::Module& model, std::uint64_t seed,
+                                             const std::string& without = "") {
+  Random random(seed);
+  const auto values = [&](std::int64_t rows, std::int64_t columns) {
+    std::vector<float> all(static_cast<std::size_t>(rows * columns));
+    std::normal_distribution<float> normal(0, 0.4F);
+    std::ranges::generate(all, [&] { return normal(random); });
+    return from_values(std::span<const float>(all), {rows, columns});
+  };
+  std::vector<hub::LayerUpdate> updates;
+  for (nn::Module* const module : nn::all_modules(model)) {
+    if (dynamic_cast<nn::Linear*>(module) == nullptr ||
+        (!without.empty() && module->name().ends_with(without))) {
+      continue;
+    }
+    const Dims& shape = module->parameter("weight")->value.shape();
+    const auto rank = 1 + static_cast<std::int64_t>(random() % 5);
+    updates.push_back({.layer = module->name(),
+                       .scale = 0.5,
+                       .a = values(rank, shape[1]),
+                       .b = values(shape[0], rank)});
+  }
+  return updates;
+}
+
+/// A model of which texts may have adapters 1 and 2.
+struct Adapted {
+  explicit Adapted(const Kind& kind, const text::EngineOptions& options)
+      : model(filled(kind.shape)),
+        ranks(*model, nullptr, {}, -1, std::nullopt, std::make_unique<text::AdapterLayers>(*model)),
+        engine(ranks, vocab, options) {
+    // A model that keeps latent features computes no keys of them.
+    const std::string without = kind.shape.latent_rank > 0 ? "kv_b_proj" : "";
+    for (const std::int64_t number : {1, 2}) {
+      ranks.add_adapter(number, random_updates(*model, static_cast<std::uint64_t>(number), without),
+                        "a");
+    }
+  }
+  std::shared_ptr<nn::DecoderLM> model;
+  text::ModelRanks ranks;
+  text::Engine engine;
+};
+
+}  // namespace
+
+TEST_CASE("texts of several adapters have the bits that they have alone") {
+  Random random(29);
+  for (const Kind& kind : kinds()) {
+    INFO(kind.name);
+    std::vector<Text> texts = random_texts(random, 12);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      texts[i].prompt = texts[i / 3 * 3].prompt;  // equal ones, each with another adapter
+      texts[i].tokens = 6;
+    }
+    Adapted together(kind, {.most = 64, .prompt_tokens = 23});
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      text::EngineRequest request = texts[i].request();
+      request.adapter = static_cast<std::int64_t>(i % 3);
+      together.engine.submit(std::move(request));
+      together.engine.step();
+    }
+    while (together.engine.step()) {
+    }
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      INFO("text " << i);
+      Text own{.prompt = texts[i].prompt, .tokens = texts[i].tokens};
+      Adapted one(kind, {.most = 1, .prompt_tokens = 1000});
+      text::EngineRequest request = own.request();
+      request.adapter = static_cast<std::int64_t>(i % 3);
+      one.engine.submit(std::move(request));
+      while (one.engine.step()) {
+      }
+      REQUIRE(texts[i].ended);
+      CHECK(!texts[i].failed);
+      same_bits(texts[i], own);
+      if (i % 3 == 0) {
+        same_bits(own, alone(kind.shape, own));
+      } else {
+        CHECK(own.logits != texts[i / 3 * 3].logits);
+      }
+    }
+  }
+}
+
+TEST_CASE("an adapter that is dropped is forgotten, and its layers must be the model's") {
+  const Kind kind{"dense", dense()};
+  Adapted adapted(kind, {.most = 4});
+  Random random(31);
+  const Tokens prompt = random_tokens(random, 20);
+  const auto written = [&](std::int64_t adapter) {
+    Text text{.prompt = prompt, .tokens = 3};
+    text::EngineRequest request = text.request();
+    request.adapter = adapter;
+    adapted.engine.submit(std::move(request));
+    while (adapted.engine.step()) {
+    }
+    return text.logits;
+  };
+  const Logits first = written(1);
+  CHECK(written(1) == first);
+  CHECK(written(2) != first);
+  adapted.ranks.drop_adapter(1);
+  adapted.ranks.add_adapter(3, random_updates(*adapted.model, 1), "a");
+  CHECK(written(3) == first);
+  auto wrong = random_updates(*adapted.model, 1);
+  wrong[0].layer = "model.layers.7.mlp";
+  wrong[1].b = wrong[0].a;
+  const std::string error =
+      testing::input_error([&] { adapted.ranks.add_adapter(4, wrong, "FOLDER"); });
+  testing::has(error, "FOLDER: the model does not compute these layers");
+  testing::has(error, "model.layers.7.mlp");
+  testing::has(error, wrong[1].layer);
+  Adapted latents({"latent", latent()}, {.most = 4});
+  testing::has(testing::input_error([&] {
+                 latents.ranks.add_adapter(3, random_updates(*latents.model, 1), "FOLDER");
+               }),
+               "kv_b_proj");
+  const auto plain = filled(dense());
+  text::ModelRanks ranks(*plain);
+  text::Engine engine(ranks, vocab);
+  Text text{.prompt = prompt, .tokens = 3};
+  text::EngineRequest request = text.request();
+  request.adapter = 1;
+  testing::has(testing::input_error([&] { engine.submit(request); }), "adapter: the model");
+}
+
+TEST_CASE("hidden states have the same bits alone and among others") {
+  Random random(37);
+  for (const Kind& kind : kinds()) {
+    INFO(kind.name);
+    std::vector<Text> texts = random_texts(random, 9);
+    const auto states_of = [](text::Engine& engine, const Tokens& prompt, bool all) {
+      auto states = std::make_shared<std::vector<double>>();
+      engine.submit({.prompt = prompt,
+                     .tokens = 0,
+                     .states = {.all = all, .take = [states](std::span<const double> own) {
+                                  states->insert(states->end(), own.begin(), own.end());
+                                }}});
+      return states;
+    };
+    const auto model = filled(kind.shape);
+    text::ModelRanks ranks(*model);
+    text::Engine engine(ranks, vocab,
+                        {.most = 8, .memory = 5 * bytes_of_text(ranks, 90), .prompt_tokens = 11});
+    CHECK(ranks.state_features() == kind.shape.dim);
+    std::vector<std::shared_ptr<std::vector<double>>> found;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      if (i % 3 == 2) {
+        engine.submit(texts[i].request());
+      }
+      found.push_back(states_of(engine, texts[i].prompt, i % 2 == 0));
+      engine.step();
+    }
+    while (engine.step()) {
+    }
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const auto own = filled(kind.shape);
+      text::ModelRanks own_ranks(*own);
+      text::Engine one(own_ranks, vocab, {.most = 1, .prompt_tokens = 1000});
+      const auto expected = states_of(one, texts[i].prompt, i % 2 == 0);
+      while (one.step()) {
+      }
+      const std::int64_t tokens = i % 2 == 0 ? std::ssize(texts[i].prompt) : 1;
+      CHECK(std::ssize(*found[i]) == tokens * kind.shape.dim);
+      CHECK(*found[i] == *expected);
+      // The head makes the logits of the next token of them.
+      const NoGrad no_grad;
+      const Tensor last = from_values(
+          std::span<const double>(*expected).last(static_cast<std::size_t>(kind.shape.dim)),
+          {1, 1, kind.shape.dim});
+      const std::vector<double> logits = to_doubles(own->logits_of(ops::cast(last, DType::f32)));
+      const std::vector<double> next = own_ranks.next_logits(texts[i].prompt, 1, true);
+      for (std::size_t j = 0; j < next.size(); ++j) {
+        REQUIRE(logits[j] == Approx(next[j]).margin(2e-3));
+      }
+    }
+  }
+}
+
 TEST_CASE("pages are shared by texts with equal beginnings, and kept until others need them") {
   text::PageTable table(8);
   Tokens tokens(64);
@@ -530,6 +715,9 @@ TEST_CASE("pages are shared by texts with equal beginnings, and kept until other
   table.know(first, tokens, 64);
   text::PageTable::Text third = table.begin(tokens, 64);
   CHECK(third.pages == Tokens{0, 1, 2});  // the last token is to be computed
+  text::PageTable::Text of_adapter = table.begin(tokens, 64, 1);
+  CHECK(of_adapter.pages.empty());
+  table.release(of_adapter);
   CHECK(table.used() == 4);
   table.release(first);
   CHECK(table.used() == 3);

@@ -1,6 +1,8 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -9,12 +11,14 @@ module;
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 module tessera.hub;
 
 import :peft_files;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
+import tessera.ops;
 import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
@@ -173,7 +177,115 @@ std::string weights_file_in(const std::string& adapter) {
   return (fs::path(adapter) / peft_weights_file).string();
 }
 
+/// The matrices B [out, rank] of updates in the places of the weights that they belong to, so that
+/// a family's names make parts of them as of the weights' rows.
+class OutputMatrix : public TensorSource {
+ public:
+  /// Both must outlive this.
+  OutputMatrix(const std::string& path, const TensorSource& file, const AdapterTensors& found)
+      : TensorSource(path), file_(file), found_(found) {
+    for (const auto& [module, update] : found.updates) {
+      Dims shape = file.info(there(module)).shape;
+      if (found.transposed.contains(module)) {
+        std::swap(shape[0], shape[1]);
+      }
+      tensors_.emplace(module + std::string(weight_end), TensorInfo{DType::f32, shape});
+    }
+  }
+  std::uint64_t bytes_read() const override { return file_.bytes_read(); }
+
+ private:
+  const std::string& there(const std::string& module) const {
+    return found_.names.at(module + ".lora_B");
+  }
+  void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
+    const std::string module = name.substr(0, name.size() - weight_end.size());
+    if (found_.transposed.contains(module)) {
+      const auto turned = [](const Dims& dims) { return Dims{dims[1], dims[0]}; };
+      file_.read(there(module), {turned(box.offset), turned(box.shape)},
+                 ops::transpose(into, 0, 1));
+    } else {
+      file_.read(there(module), box, into);
+    }
+  }
+
+  const TensorSource& file_;
+  const AdapterTensors& found_;
+};
+
+/// What of an adapter is no update of a layer's rows.
+void check_only_updates(const AdapterTensors& found, const std::string& adapter,
+                        std::int64_t most_rank) {
+  PeftDifferences differences;
+  std::size_t of_updates = 0;
+  for (const auto& [module, update] : found.updates) {
+    of_updates += peft_parameters(update).size();
+    if (update.dora) {
+      differences.add("DoRA, whose update depends on the weight", module);
+    }
+    if (update.rank > most_rank) {
+      differences.add(
+          fmt::format("a rank of {}, and at most {} is computed", update.rank, most_rank), module);
+    }
+  }
+  if (found.names.size() > of_updates) {
+    differences.add("weights beside the updates (modules_to_save)");
+  }
+  differences.throw_if_any(adapter,
+                           "a model that has several adapters, which adds low-rank updates only; "
+                           "merge it with --adapter");
+}
+
+/// A tensor of an adapter in fresh memory, f32. Error (input): a value is not finite.
+Tensor read_finite(const TensorSource& from, const std::string& name) {
+  StateDict one;
+  one.tensors.emplace(name, empty(from.info(name).shape, DType::f32));
+  load_weights(from, one, {.strict = false, .cast = true});
+  return one.tensors.at(name);
+}
+
 }  // namespace
+
+std::vector<LayerUpdate> read_layer_updates(const TensorSource& folder, const HubNames& names,
+                                            const std::string& adapter, std::int64_t most_rank) {
+  const PeftConfig config = read_peft_config((fs::path(adapter) / "adapter_config.json").string());
+  const SafetensorsFile file(weights_file_in(adapter));
+  const AdapterTensors found = AdapterFit(folder, names, file, config).tensors();
+  check_only_updates(found, adapter, most_rank);
+  const OutputMatrix outputs(file.path(), file, found);
+  const std::map<std::string, std::string> stored = stored_names(outputs, names);
+  std::map<std::string, const models::HubTensor*> entries;  // by the parameter
+  PeftDifferences differences;
+  for (const models::HubTensor& entry : names.tensors) {
+    const auto has_entry = [&](const auto& tensor) {
+      return entry.stacked ? matches_pattern(tensor.first, entry.tensor)
+                           : tensor.first == entry.tensor;
+    };
+    const auto of_adapter = std::ranges::find_if(stored, has_entry);
+    if (of_adapter == stored.end() || entry.copy) {
+      continue;
+    }
+    const bool by_columns = entry.parts > 1 && entry.dim != 0 && !entry.transposed;
+    if (entry.stacked || entry.row || by_columns) {
+      differences.add("layers that the model computes in another form", of_adapter->first);
+    }
+    entries.emplace(entry.parameter, &entry);
+  }
+  differences.throw_if_any(adapter, "layers of the model; merge it with --adapter");
+  const HubWeights by_layer(outputs, names);
+  std::vector<LayerUpdate> updates;
+  for (const auto& [parameter, info] : by_layer.tensors()) {
+    const auto entry = entries.find(parameter);
+    const std::string& weight =
+        stored.at(entry == entries.end() ? parameter : entry->second->tensor);
+    const std::string module = weight.substr(0, weight.size() - weight_end.size());
+    updates.push_back({.layer = parameter.substr(0, parameter.size() - weight_end.size()),
+                       .scale = found.updates.at(module).scale(),
+                       .a = read_finite(file, found.names.at(module + ".lora_A")),
+                       .b = read_finite(by_layer, parameter)});
+  }
+  return updates;
+}
 
 struct AdapterWeights::Parts {
   Parts(const TensorSource& folder, const HubNames& names, const std::string& adapter)

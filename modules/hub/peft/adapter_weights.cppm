@@ -35,4 +35,19 @@ class AdapterWeights : public TensorSource {
   std::unique_ptr<const Parts> parts_;
 };
 
+/// The low-rank update of a layer: scale b a is added to its weight.
+struct LayerUpdate {
+  std::string layer;  // its qualified name in the model
+  double scale = 1;
+  Tensor a;  // [rank, in], f32
+  Tensor b;  // [out, rank], f32
+};
+
+/// The updates of an adapter's folder by the layers of the model in `folder`, with their values.
+/// Errors (input): those of AdapterWeights; a rank above `most_rank`; a value that is NaN or
+/// infinite; what is no update of a layer's weight by its rows: dora, weights beside the updates
+/// (modules_to_save), parts of a tensor that are columns.
+std::vector<LayerUpdate> read_layer_updates(const TensorSource& folder, const HubNames& names,
+                                            const std::string& adapter, std::int64_t most_rank);
+
 }  // namespace tessera::hub
