@@ -127,6 +127,32 @@ TEST_CASE("a product with codes is that with their values, for any number of row
   }
 }
 
+TEST_CASE("rows of a product have the same bits among any number of others", "[codes]") {
+  const NoGrad no_grad;
+  std::vector<Tensor> multiples;
+  for (const double factor : {1.0, -0.3, 7.0, 0.01, 1.9}) {
+    multiples.push_back(ops::mul_scalar(tensor_of("x"), factor));
+  }
+  const Tensor x = ops::cat(multiples, 0);
+  std::vector<coded::CodeRows> weights;
+  for (const std::string name : ggml_types) {
+    weights.push_back(
+        {.type = coded::code_type(name).value(), .codes = tensor_of(name + ".codes")});
+  }
+  for (const CodeType type : {CodeType::f16, CodeType::bf16}) {
+    weights.push_back(coded::encoded(type, tensor_of("values")));
+  }
+  for (const coded::CodeRows& weight : weights) {
+    INFO("type " << static_cast<int>(weight.type));
+    const Tensor alone = row_by_row(x, weight);
+    for (std::int64_t count = 1; count <= x.size(0); ++count) {
+      INFO(count << " rows");
+      CHECK(differences(coded::product(ops::narrow(x, 0, 0, count), weight),
+                        ops::contiguous(ops::narrow(alone, 0, 0, count))) == 0);
+    }
+  }
+}
+
 TEST_CASE("weights in 8 bits by rows and in 16 bits have rows of any length", "[codes]") {
   const NoGrad no_grad;
   for (const std::int64_t columns : {1, 15, 16, 37, 300}) {

@@ -150,7 +150,7 @@ TEST_CASE("what the program does not compute is refused by name") {
   refused("per_layer_config", {{"0", {{"hidden_act", "gelu"}}}}, "per_layer_config");
   refused("layer_types", {"full_attention", "sliding_attention"}, "layer_types [\"full_attention");
   refused("mlp_layer_types", {"dense", "sparse"}, "mlp_layer_types");
-  refused("quantization_config", {{"quant_method", "gptq"}}, "quantization_config");
+  refused("quantization_config", {{"quant_method", "eetq"}}, "quantization_config");
   refused("loss_type", "ForMaskedLM", "loss_type \"ForMaskedLM\" is not supported");
   refused("architectures", Json::array({"LlamaForSequenceClassification"}),
           "architectures [\"LlamaForSequenceClassification\"] is not supported");

@@ -160,7 +160,7 @@ TEST_CASE("packed experts that do not fit are refused by name") {
   has(testing::input_error([] {
         hub::parse_hub_config(R"({"model_type": "gpt_oss", "vocab_size": 8, "hidden_size": 64,
             "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32,
-            "quantization_config": {"quant_method": "bitsandbytes"}})",
+            "quantization_config": {"quant_method": "fp8"}})",
                               "config.json");
       }),
       "quantization_config");

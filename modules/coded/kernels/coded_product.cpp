@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <tessera/half.hpp>
+#include <type_traits>
 #include <vector>
 
 #include "matmul/kernels/row_dots.hpp"
@@ -22,10 +23,27 @@ using simd::I32;
 using Bytes = unsigned char __attribute__((vector_size(16)));
 using SignedBytes = signed char __attribute__((vector_size(16)));
 
+/// Whether the machine converts halves itself.
+template <class Isa>
+constexpr bool kConvertsHalves = Isa::kLevel != simd::Level::base;
+
+template <class Isa>
 [[gnu::always_inline]] inline float half_at(const std::byte* from) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof bits);
-  return static_cast<float>(Half::from_bits(bits));
+  if constexpr (kConvertsHalves<Isa>) {
+    return static_cast<float>(simd::raw_load<_Float16>(from));
+  } else {
+    return static_cast<float>(Half::from_bits(simd::raw_load<std::uint16_t>(from)));
+  }
+}
+
+template <class Isa, class Element>
+[[gnu::always_inline]] inline F32 elements_at(const Element* from) {
+  if constexpr (std::is_same_v<Element, Half> && kConvertsHalves<Isa>) {
+    using Halves = _Float16 __attribute__((vector_size(32)));
+    return __builtin_convertvector(simd::raw_load<Halves>(from), F32);
+  } else {
+    return simd::load(from);
+  }
 }
 
 [[gnu::always_inline]] inline unsigned byte_at(const std::byte* from) {
@@ -51,16 +69,16 @@ struct PlainCodes {
   static constexpr std::int64_t kBlock = kLanes;
   static constexpr std::int64_t kBytes = kLanes * static_cast<std::int64_t>(sizeof(Element));
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t count,
                                            F&& use) {
     Element elements[kLanes] = {};
     if (count < kLanes) {
       std::memcpy(elements, from, static_cast<std::size_t>(count) * sizeof(Element));
-      use(0, simd::load(elements));
+      use(0, elements_at<Isa>(elements));
     } else {
       std::memcpy(elements, from, sizeof elements);
-      use(0, simd::load(elements));
+      use(0, elements_at<Isa>(elements));
     }
   }
 };
@@ -89,12 +107,12 @@ template <int kGroup>
 }
 
 /// A group of 32 elements of 4 bits, or of 5 with `upper`.
-template <int kGroup, bool kFive>
+template <class Isa, int kGroup, bool kFive>
 [[gnu::always_inline]] inline void affine_group(const std::byte* from, const std::byte* upper,
                                                 const std::byte* lower, auto&& use) {
   const GroupBits bits = group_bits<kGroup>(from + 4);
-  const float step = half_at(from) * static_cast<float>(bits.scale);
-  const float least = half_at(from + 2) * static_cast<float>(bits.minimum);
+  const float step = half_at<Isa>(from) * static_cast<float>(bits.scale);
+  const float least = half_at<Isa>(from + 2) * static_cast<float>(bits.minimum);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     I32 code = nibbles_at<kGroup % 2 * 4>(lower + kGroup / 2 * 32 + i * kLanes);
@@ -106,17 +124,17 @@ template <int kGroup, bool kFive>
   }
 }
 
-template <bool kFive>
+template <class Isa, bool kFive>
 [[gnu::always_inline]] inline void affine_block(const std::byte* from, const std::byte* upper,
                                                 const std::byte* lower, auto&& use) {
-  affine_group<0, kFive>(from, upper, lower, use);
-  affine_group<1, kFive>(from, upper, lower, use);
-  affine_group<2, kFive>(from, upper, lower, use);
-  affine_group<3, kFive>(from, upper, lower, use);
-  affine_group<4, kFive>(from, upper, lower, use);
-  affine_group<5, kFive>(from, upper, lower, use);
-  affine_group<6, kFive>(from, upper, lower, use);
-  affine_group<7, kFive>(from, upper, lower, use);
+  affine_group<Isa, 0, kFive>(from, upper, lower, use);
+  affine_group<Isa, 1, kFive>(from, upper, lower, use);
+  affine_group<Isa, 2, kFive>(from, upper, lower, use);
+  affine_group<Isa, 3, kFive>(from, upper, lower, use);
+  affine_group<Isa, 4, kFive>(from, upper, lower, use);
+  affine_group<Isa, 5, kFive>(from, upper, lower, use);
+  affine_group<Isa, 6, kFive>(from, upper, lower, use);
+  affine_group<Isa, 7, kFive>(from, upper, lower, use);
 }
 
 }  // namespace
@@ -130,7 +148,7 @@ struct Int8Codes {
   static constexpr std::int64_t kBlock = kLanes;
   static constexpr std::int64_t kBytes = kLanes;
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float scale, std::int64_t count,
                                            F&& use) {
     SignedBytes codes = {};
@@ -147,9 +165,9 @@ struct Q8_0Codes {
   static constexpr std::int64_t kBlock = 32;
   static constexpr std::int64_t kBytes = 34;
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t, F&& use) {
-    const float scale = half_at(from);
+    const float scale = half_at<Isa>(from);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const auto codes = simd::raw_load<SignedBytes>(from + 2 + i * kLanes);
@@ -162,9 +180,9 @@ struct Q4_0Codes {
   static constexpr std::int64_t kBlock = 32;
   static constexpr std::int64_t kBytes = 18;
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t, F&& use) {
-    const float scale = half_at(from);
+    const float scale = half_at<Isa>(from);
     const auto value = [&](I32 codes)
                            __attribute__((always_inline)) { return floats(codes - 8) * scale; };
     scaled_nibbles(from + 2, value, use);
@@ -175,10 +193,10 @@ struct Q4_1Codes {
   static constexpr std::int64_t kBlock = 32;
   static constexpr std::int64_t kBytes = 20;
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t, F&& use) {
-    const float scale = half_at(from);
-    const float least = half_at(from + 2);
+    const float scale = half_at<Isa>(from);
+    const float least = half_at<Isa>(from + 2);
     const auto value = [&](I32 codes) __attribute__((always_inline)) {
       const F32 product = floats(codes) * scale;
       return product + least;
@@ -191,9 +209,9 @@ struct Q5_0Codes {
   static constexpr std::int64_t kBlock = 32;
   static constexpr std::int64_t kBytes = 22;
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t, F&& use) {
-    const float scale = half_at(from);
+    const float scale = half_at<Isa>(from);
     std::uint32_t upper = 0;
     std::memcpy(&upper, from + 2, sizeof upper);
     const I32 places = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -211,9 +229,9 @@ struct Q4KCodes {
   static constexpr std::int64_t kBlock = 256;
   static constexpr std::int64_t kBytes = 144;
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t, F&& use) {
-    affine_block<false>(from, nullptr, from + 16, use);
+    affine_block<Isa, false>(from, nullptr, from + 16, use);
   }
 };
 
@@ -221,9 +239,9 @@ struct Q5KCodes {
   static constexpr std::int64_t kBlock = 256;
   static constexpr std::int64_t kBytes = 176;
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t, F&& use) {
-    affine_block<true>(from, from + 16, from + 48, use);
+    affine_block<Isa, true>(from, from + 16, from + 48, use);
   }
 };
 
@@ -246,9 +264,9 @@ struct Q6KCodes {
     }
   }
 
-  template <class F>
+  template <class Isa, class F>
   [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t, F&& use) {
-    const float scale = half_at(from + 208);
+    const float scale = half_at<Isa>(from + 208);
     for (int half = 0; half < 2; ++half) {
       const std::byte* const lower = from + half * 64;
       const std::byte* const upper = from + 128 + half * 32;
@@ -285,15 +303,15 @@ template <class Codes>
   }
 }
 
-template <class Codes>
-[[gnu::always_inline]] inline void decode(const std::byte* codes, float scale, std::int64_t k,
+template <class Codes, class Isa>
+[[gnu::always_inline]] inline void decode(Isa, const std::byte* codes, float scale, std::int64_t k,
                                           float* to) {
   for (std::int64_t p = 0; p < k; p += Codes::kBlock, codes += Codes::kBytes) {
     const std::int64_t left = k - p;
-    Codes::block(codes, scale, left,
-                 [&](std::int64_t place, F32 elements) __attribute__((always_inline)) {
-                   store_of_block<Codes>(to + p, place, left, elements);
-                 });
+    Codes::template block<Isa>(
+        codes, scale, left, [&](std::int64_t place, F32 elements) __attribute__((always_inline)) {
+          store_of_block<Codes>(to + p, place, left, elements);
+        });
   }
 }
 
@@ -303,21 +321,64 @@ template <class Codes>
   return sum + left * right;
 }
 
-/// An element of one row of A. Several at a time would need more registers than most machines have.
-template <class Codes>
-[[gnu::always_inline]] inline void coded_dot(const CodedProduct& x, std::int64_t column) {
-  const std::byte* codes = x.codes + column * x.row_bytes;
-  const float scale = x.scales == nullptr ? 0 : x.scales[column];
-  F32 sum = {};
-  for (std::int64_t p = 0; p < x.k; p += Codes::kBlock, codes += Codes::kBytes) {
-    const float* const left = x.a + p;
-    const std::int64_t rest = x.k - p;
-    Codes::block(codes, scale, rest,
-                 [&](std::int64_t place, F32 elements) __attribute__((always_inline)) {
-                   sum = added(sum, load_of_block<Codes>(left, place, rest), elements);
-                 });
+/// Elements of a few rows of A with columns whose codes are decoded in registers. Several columns,
+/// as each sum waits for its last addition.
+template <class Codes, int kRows, int kColumns, class Isa>
+[[gnu::always_inline]] inline void coded_dots(Isa, const CodedProduct& x, std::int64_t column) {
+  const std::byte* codes[kColumns];
+  float scale[kColumns];
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    codes[j] = x.codes + (column + j) * x.row_bytes;
+    scale[j] = x.scales == nullptr ? 0 : x.scales[column + j];
   }
-  x.c[column] = simd::sum_lanes(sum);
+  F32 sum[kRows][kColumns] = {};
+  for (std::int64_t p = 0; p < x.k; p += Codes::kBlock) {
+    const std::int64_t rest = x.k - p;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      Codes::template block<Isa>(
+          codes[j], scale[j], rest,
+          [&](std::int64_t place, F32 elements) __attribute__((always_inline)) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) {
+              const F32 left = load_of_block<Codes>(x.a + i * x.k + p, place, rest);
+              sum[i][j] = added(sum[i][j], left, elements);
+            }
+          });
+      codes[j] += Codes::kBytes;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) x.c[i * x.n + column + j] = simd::sum_lanes(sum[i][j]);
+  }
+}
+
+template <class Codes, int kRows, int kColumns, class Isa>
+[[gnu::always_inline]] inline void decoded_in_registers(Isa isa, const CodedProduct& x,
+                                                        std::int64_t column, std::int64_t end) {
+  for (; column + kColumns <= end; column += kColumns) {
+    coded_dots<Codes, kRows, kColumns>(isa, x, column);
+  }
+  for (; column < end; ++column) coded_dots<Codes, kRows, 1>(isa, x, column);
+}
+
+constexpr std::int64_t kRowsInRegisters = 8;
+
+/// All rows of A, at most kRowsInRegisters. Codes are decoded twice for 5 rows and more, which
+/// costs less than to write the elements and read them again.
+template <class Codes, class Isa>
+[[gnu::always_inline]] inline void decoded_for_rows(Isa isa, const CodedProduct& x,
+                                                    std::int64_t column, std::int64_t end) {
+  CodedProduct rest = x;
+  for (; rest.m >= 4; rest.m -= 4, rest.a += 4 * x.k, rest.c += 4 * x.n) {
+    decoded_in_registers<Codes, 4, 1>(isa, rest, column, end);
+  }
+  if (rest.m == 3) return decoded_in_registers<Codes, 3, 1>(isa, rest, column, end);
+  if (rest.m == 2) return decoded_in_registers<Codes, 2, 1>(isa, rest, column, end);
+  if (rest.m == 1) return decoded_in_registers<Codes, 1, 2>(isa, rest, column, end);
 }
 
 constexpr std::int64_t kPanel = 48;  // columns of a task
@@ -333,7 +394,7 @@ template <class Codes, class Isa>
   for (std::int64_t column = begin; column < end; column += columns) {
     const std::int64_t count = std::min(columns, end - column);
     for (std::int64_t j = 0; j < count; ++j) {
-      decode<Codes>(x.codes + (column + j) * x.row_bytes,
+      decode<Codes>(isa, x.codes + (column + j) * x.row_bytes,
                     x.scales == nullptr ? 0 : x.scales[column + j], x.k, tile.data() + j * x.k);
     }
     const row_dots::RowProduct product{x.m,         count, x.k,          x.a, x.k,
@@ -361,19 +422,18 @@ void coded_product(const CodedProduct& product) {
     std::vector<float> tile;
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       const std::int64_t end = std::min(product.n, last * kPanel);
-      if (product.m > 1) {
-        return tiled_panel<Codes>(isa, product, first * kPanel, end, tile);
+      if (product.m <= kRowsInRegisters) {
+        return decoded_for_rows<Codes>(isa, product, first * kPanel, end);
       }
-      for (std::int64_t column = first * kPanel; column < end; ++column) {
-        coded_dot<Codes>(product, column);
-      }
+      tiled_panel<Codes>(isa, product, first * kPanel, end, tile);
     });
   });
 }
 
 template <class Codes>
 void decode_row(const std::byte* codes, float scale, std::int64_t k, float* to) {
-  simd::dispatch([&](auto) __attribute__((always_inline)) { decode<Codes>(codes, scale, k, to); });
+  simd::dispatch([&](auto isa)
+                     __attribute__((always_inline)) { decode<Codes>(isa, codes, scale, k, to); });
 }
 
 template void coded_product<HalfCodes>(const CodedProduct&);

@@ -31,7 +31,7 @@ struct CodedProduct {
 };
 
 /// Each element has the bits of row_gemm() with the decoded weight. A few rows of the weight are
-/// decoded at a time, for one row of `a` none.
+/// decoded at a time; for few rows of `a` 16 elements, in registers.
 template <class Codes>
 void coded_product(const CodedProduct& product);
 

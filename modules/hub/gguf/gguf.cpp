@@ -28,6 +28,7 @@ import tessera.tensor;
 import tessera.ops;
 import tessera.checkpoint;
 import tessera.exported;
+import :quantized_folder;
 
 namespace tessera::hub {
 namespace {
@@ -805,6 +806,7 @@ OpenedTensors open_hub_tensors(const std::string& path) {
     if (exported::is_program(path)) {
       opened.source = exported::program_weights(std::move(opened.source));
     }
+    opened.source = decoded_folder(std::move(opened.source));
     return opened;
   }
   const Json config = parse_json(gguf_config(*opened.source));

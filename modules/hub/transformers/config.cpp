@@ -17,6 +17,7 @@ import tessera.nn;
 import tessera.models;
 import tessera.checkpoint;
 import tessera.exported;
+import :quantized_folder;
 
 // A model's config.json and generation_config.json, read and written.
 namespace tessera::hub {
@@ -86,7 +87,7 @@ ModelShape shape_of_json(const Json& json, const std::string& name, Keys keys = 
   const std::string family_text = family_name(json, name);
   const models::ModelFamily& family = family_of({.family = family_text});
   models::HubConfigFile in(json_text(json), name);
-  in.check_common(family.architecture(), family.packed_forms());
+  in.check_common(family.architecture(), readable_forms(family));
   const models::ModelSizes sizes = family.read(in);
   const std::string dtype = in.dtype();
   if (keys == Keys::understood) {

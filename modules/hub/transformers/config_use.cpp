@@ -9,6 +9,7 @@ module tessera.hub;
 
 import tessera.base;
 import tessera.models;
+import :quantized_folder;
 
 namespace tessera::hub {
 
@@ -23,7 +24,7 @@ using Json = nlohmann::json;
 ConfigUse use_of(const std::string& family_name, const std::string& text, const std::string& file) {
   const models::ModelFamily& family = models::model_family(family_name);
   models::HubConfigFile config(text, file);
-  config.check_common(family.architecture(), family.packed_forms());
+  config.check_common(family.architecture(), readable_forms(family));
   family.read(config);
   config.dtype();
   return {.family = family_name, .keys = config.use(), .problems = config.problems()};
