@@ -150,7 +150,8 @@ Expression CallGrammar::operator()(const TaggedCalls& form) const {
       }
     }
     const Json required = schema.value("required", Json::array());
-    for (const auto& [name, own] : schema.value("properties", Json::object()).items()) {
+    const Json properties = schema.value("properties", Json::object());
+    for (const auto& [name, own] : properties.items()) {
       Expression one =
           argument(form, bytes(name), value(form, own, schema, place + "/properties/" + name));
       const bool needed = std::ranges::find(required, Json(name)) != required.end();

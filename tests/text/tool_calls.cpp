@@ -1,16 +1,19 @@
 // Calls of tools, as templates of real models write them (transformers' texts), read in parts.
 #include <cstddef>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "catch.hpp"
 
 import tessera.base;
+import tessera.grammar;
 import tessera.text;
 
 using namespace tessera::text;
@@ -84,13 +87,14 @@ TEST_CASE("calls are read from the texts of the templates of real models") {
     }
     (found ? known : unknown).insert(name);
   }
-  // Calls that are not JSON, or between marks that no form has.
-  CHECK(unknown == std::set<std::string>{"Apertus-8B-Instruct", "GigaChat3-10B-A1.8B", "Kimi-K3",
-                                         "google-gemma-4-31B-it",
-                                         "google-gemma-4-31B-it-interleaved",
-                                         "meetkai-functionary-medium-v3.2", "moonshotai-Kimi-K2",
-                                         "openai-gpt-oss-120b", "upstage-Solar-Open-100B"});
-  CHECK(known.size() == 27);
+  // Forms of one family each, or with marks of another kind.
+  CHECK(unknown ==
+        std::set<std::string>{"GigaChat3-10B-A1.8B", "Kimi-K3", "deepseek-ai-DeepSeek-V3.2",
+                              "deepseek-ai-DeepSeek-V4", "deepseek-ai-DeepSeek-V4-Flash-0731",
+                              "google-gemma-4-31B-it", "google-gemma-4-31B-it-interleaved",
+                              "meetkai-functionary-medium-v3.2", "muse-glimmer",
+                              "openai-gpt-oss-120b", "tencent-Hy3", "upstage-Solar-Open-100B"});
+  CHECK(known.size() == 41);
 }
 
 TEST_CASE("what is no call is shown") {
@@ -123,4 +127,111 @@ TEST_CASE("what is no call is shown") {
   CHECK(read(whole, "{\"name\": \"a\", \"parameters\": {}} and more", 2).text ==
         "{\"name\": \"a\", \"parameters\": {}} and more");
   CHECK(read(whole, "Not {\"name\": \"a\", \"parameters\": {}}", 1).calls.empty());
+}
+
+namespace {
+
+/// The form whose sections begin so, with a mark for each argument.
+ToolCallForm tagged(const std::string& begin, const std::string& key) {
+  for (const ToolCallForm& form : tool_call_forms()) {
+    const auto* const calls = std::get_if<TaggedCalls>(&form.calls);
+    if (calls != nullptr && form.begin == begin && calls->key == key) {
+      return form;
+    }
+  }
+  FAIL("there is no such form");
+  return {};
+}
+
+ToolCallForm qwen() { return tagged("<tool_call>", "<parameter="); }
+ToolCallForm glm() { return tagged("<tool_call>", "<arg_key>"); }
+
+const char* const parameters = R"({"type": "object", "required": ["place"], "properties": {
+  "place": {"type": "string"}, "days": {"type": "array", "items": {"$ref": "#/$defs/day"}},
+  "unit": {"type": "string", "enum": ["C", "F"]}}, "$defs": {"day": {"type": "integer"}}})";
+
+/// The arguments of the one call of the text, with that tool.
+json arguments_of(const ToolCallForm& form, const std::string& text) {
+  const Tool tool{.name = "weather", .parameters = parameters};
+  ToolCallReader reader(form, std::span(&tool, 1));
+  auto part = reader.add(text);
+  if (part.calls.empty()) {
+    part = reader.finish();
+  }
+  return part.calls.size() == 1 ? json::parse(part.calls[0].arguments) : json();
+}
+
+bool follows(const ToolCallForm& form, const std::string& text, bool several = false) {
+  using namespace tessera::grammar;  // NOLINT(google-build-using-namespace)
+  const std::vector<Tool> tools = {{.name = "weather", .parameters = parameters},
+                                   {.name = "time", .parameters = ""}};
+  const auto tokens = std::make_shared<const TokenTree>(std::vector<std::string>{"a"});
+  return Constraint(tool_call_grammar(form, tools, several, "tools"), tokens, "tools")
+      .accepts(text);
+}
+
+}  // namespace
+
+TEST_CASE("arguments in tags are texts or JSON by the schema of the tool") {
+  const auto qwens = [](const std::string& name, const std::string& value) {
+    return arguments_of(qwen(), "<tool_call>\n<function=weather>\n<parameter=" + name + ">" +
+                                    value + "</parameter>\n</function>\n</tool_call>");
+  };
+  CHECK(qwens("place", "\n3\n") == json({{"place", "3"}}));
+  CHECK(qwens("place", "3") == json({{"place", "3"}}));
+  CHECK(qwens("place", "\n\n a\nb \n\n") == json({{"place", "\n a\nb \n"}}));
+  CHECK(qwens("place", "<b>\"{</b>") == json({{"place", "<b>\"{</b>"}}));
+  CHECK(qwens("days", "\n[1, 2]\n") == json({{"days", {1, 2}}}));
+  CHECK(qwens("days", "not JSON") == json({{"days", "not JSON"}}));
+  CHECK(qwens("other", "3") == json({{"other", 3}}));
+  CHECK(arguments_of(glm(),
+                     "<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>1 < 2</arg_value>\n"
+                     "<arg_key>days</arg_key><arg_value>[]</arg_value></tool_call>") ==
+        json({{"place", "1 < 2"}, {"days", json::array()}}));
+  CHECK(arguments_of(glm(), "<tool_call>weather</tool_call>") == json::object());
+  // No calls: without an end, a name, or the mark of a value.
+  for (const char* const text :
+       {"<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>1 < 2",
+        "<tool_call>\n</tool_call>", "<tool_call>weather\n<arg_key>place</arg_key>Rome</tool_call>",
+        "<tool_call>two words <here></tool_call>"}) {
+    CAPTURE(text);
+    CHECK(arguments_of(glm(), text).is_null());
+    CHECK(read(glm(), text, 1).text == text);
+  }
+}
+
+TEST_CASE("grammars of calls in tags have what the schemas allow") {
+  const auto qwens = [](const std::string& inner) {
+    return follows(qwen(),
+                   "<tool_call>\n<function=weather>\n" + inner + "</function>\n</tool_call>");
+  };
+  const auto argument = [](const std::string& name, const std::string& value) {
+    return "<parameter=" + name + ">" + value + "</parameter>\n";
+  };
+  CHECK(qwens(argument("place", "\nRome <b> </param </</parameter\n")));
+  CHECK(qwens(argument("place", "a") + argument("days", "\n[1, 2]\n") + argument("unit", "\nC\n")));
+  CHECK(qwens(argument("place", "") + argument("unit", "F")));
+  CHECK(!qwens(argument("days", "[1]")));  // place is required
+  CHECK(!qwens(argument("place", "a") + argument("days", "[\"x\"]")));
+  CHECK(!qwens(argument("place", "a") + argument("unit", "K")));
+  CHECK(!qwens(argument("place", "a") + argument("other", "b")));
+  CHECK(!qwens(argument("place", "a</parameter>b")));
+  CHECK(follows(qwen(), "<tool_call>\n<function=time>\n</function>\n</tool_call>"));
+  CHECK(follows(qwen(),
+                "<tool_call><function=time><parameter=any>x</parameter></function></tool_call>"));
+  CHECK(!follows(qwen(), "<tool_call><function=clock></function></tool_call>"));
+  const std::string two = "<tool_call>time</tool_call>\n<tool_call>time</tool_call>";
+  CHECK(follows(glm(), two, true));
+  CHECK(!follows(glm(), two, false));
+  const ToolCallForm minimax = tagged("<minimax:tool_call>", "<parameter name=\"");
+  const std::string calls =
+      "<minimax:tool_call>\n<invoke name=\"time\">\n</invoke>\n<invoke name=\"weather\">\n"
+      "<parameter name=\"place\">a</parameter>\n</invoke>\n</minimax:tool_call>";
+  CHECK(follows(minimax, calls, true));
+  CHECK(!follows(minimax, calls, false));
+  const Tool pattern{.name = "a",
+                     .parameters = R"({"properties": {"b": {"type": "string", "pattern": "c"}}})"};
+  CHECK_THROWS_WITH(
+      tool_call_grammar(qwen(), std::span(&pattern, 1), false, "tools"),
+      Catch::Contains("tools.0.function.parameters/properties/b/pattern: is not supported"));
 }
