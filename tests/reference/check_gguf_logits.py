@@ -60,7 +60,7 @@ def logits_of(file, ids, vocab):
 
 llama.llama_backend_init()
 for file, folder in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
     vocab = model.config.vocab_size
     ids = [int(id) for id in np.random.default_rng(3).integers(0, vocab, LENGTH)]
     with torch.no_grad():
