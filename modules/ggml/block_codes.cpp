@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -60,6 +61,17 @@ void decode_q4_1(const std::byte* from, float* to) {
     const float product = scale * static_cast<float>(code);
     return product + least;
   });
+}
+
+/// 4 bits of a floating point number, twice its value, with a scale that is half a power of two.
+/// Source: ggml_e8m0_to_fp32_half in ggml-impl.h.
+void decode_mxfp4(const std::byte* from, float* to) {
+  constexpr std::array<float, 16> values = {0, 1,  2,  3,  4,  6,  8,  12,
+                                            0, -1, -2, -3, -4, -6, -8, -12};
+  const auto exponent = static_cast<std::uint32_t>(from[0]);
+  const std::uint32_t bits = exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23U;
+  const float scale = std::bit_cast<float>(bits);
+  decode_nibbles(from + 1, to, [&](unsigned code) { return scale * values.at(code); });
 }
 
 /// 5 bits: the upper ones of all elements are in one word.
@@ -514,7 +526,8 @@ constexpr GgufStoredType types[] = {
     {26, "I32", 1, 4, DType::i32},
     {27, "I64", 1, 8, DType::i64},
     {28, "F64", 1, 8, DType::f64},
-    {30, "BF16", 1, 2, DType::bf16}};
+    {30, "BF16", 1, 2, DType::bf16},
+    {39, "MXFP4", block, 17, DType::f32, decode_mxfp4}};
 
 /// ggml's names by number, of types that are not read.
 constexpr std::string_view names[] = {

@@ -396,6 +396,14 @@ std::vector<ModelProblem> DecoderFamily::complete(ModelSizes& sizes) const {
                         fmt::format("must be {} or 0 with model.form = \"{}\" (got {})", usual,
                                     variant->name, shape.kv_heads)});
   }
+  const DecoderProperty* const global = property_of(traits_, &nn::DecoderShape::global_layers);
+  if (global != nullptr && has_last_global(*global) && shape.layers > 0 &&
+      shape.has_window(shape.layers - 1)) {
+    problems.push_back({{global->key, "layers"},
+                        fmt::format("must have the last layer, which has no window here (got {} of "
+                                    "{} layers)",
+                                    shape.global_layers.size(), shape.layers)});
+  }
   const std::int64_t ffn = (8 * shape.dim / 3 + 63) / 64 * 64;
   sizes.values.set("kv_heads", shape.kv_heads > 0 ? shape.kv_heads : usual);
   sizes.values.set("head_dim", shape.head_extent());
@@ -637,6 +645,13 @@ std::vector<std::string> DecoderFamily::unused_tensors(const ModelSizes& sizes) 
 
 std::vector<std::string> DecoderFamily::further_tensors(const ModelSizes& sizes) const {
   return models::further_tensors(traits_, shape_of(sizes));
+}
+
+GgufForm DecoderFamily::gguf() const { return gguf_form(traits_); }
+
+std::vector<HubTensor> DecoderFamily::gguf_tensors(const ModelSizes& sizes) const {
+  return traits_.gguf.form.architecture.empty() ? std::vector<HubTensor>()
+                                                : models::gguf_tensors(traits_, shape_of(sizes));
 }
 
 std::vector<std::string> DecoderFamily::packed_forms() const {

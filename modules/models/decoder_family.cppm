@@ -5,6 +5,7 @@ import tessera.nn;
 import :values;
 import :hub_config;
 import :family;
+import :gguf_form;
 
 // Families of decoders by what distinguishes them: sizes, names and config.json of all of them are
 // those of one class.
@@ -158,6 +159,13 @@ struct FusedModule {
   bool by_heads = false;  // each query head has its part of each
 };
 
+/// GGUF files of a family: what is not the same for all decoders.
+struct DecoderGguf {
+  GgufForm form = {};
+  std::map<std::string, std::string> modules = {};  // other names than usual, by the model's
+  std::vector<FusedModule> fused = {};              // by the file's names
+};
+
 /// What distinguishes a family of decoders.
 struct DecoderTraits {
   std::string architecture;  // the class in transformers
@@ -198,6 +206,7 @@ struct DecoderTraits {
   std::vector<std::string> ignored_tensors = {};  // of a folder; patterns
   /// Layers may have experts; the shape and the properties say which.
   std::optional<HubExperts> experts = std::nullopt;
+  DecoderGguf gguf = {};
   std::vector<FixedHubKey> fixed_keys = {};
   std::vector<std::string> ignored_keys = {};  // without influence on what is computed
   /// What transformers assumes where config.json lacks a key.
@@ -235,6 +244,8 @@ class DecoderFamily : public ModelFamily {
   std::vector<std::string> unused_tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> further_tensors(const ModelSizes& sizes) const override;
   std::vector<std::string> packed_forms() const override;
+  GgufForm gguf() const override;
+  std::vector<HubTensor> gguf_tensors(const ModelSizes& sizes) const override;
   Layers layers(const ModelSizes& sizes) const override;
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override;
 

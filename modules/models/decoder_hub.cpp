@@ -195,6 +195,11 @@ void DecoderFamily::read_properties(HubConfig& config, ModelSizes& sizes) const 
   }
 }
 
+bool has_last_global(const DecoderProperty& layers) {
+  const auto* const form = dynamic_cast<const LayerTypesForm*>(layers.form.get());
+  return form != nullptr && form->has_last();
+}
+
 void DecoderFamily::read_global_layers(HubConfig& config, ModelSizes& sizes) const {
   const DecoderProperty* const listed = property_of(traits_, &nn::DecoderShape::global_layers);
   if (listed == nullptr || config.has(listed->hub)) {
@@ -206,7 +211,9 @@ void DecoderFamily::read_global_layers(HubConfig& config, ModelSizes& sizes) con
   std::vector<std::int64_t> global;
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     // Chunks go with rotation.
-    if (by_chunks ? !shape.is_rotated(layer) : every > 0 && (layer + 1) % every == 0) {
+    const bool is_global =
+        by_chunks ? !shape.is_rotated(layer) : every > 0 && (layer + 1) % every == 0;
+    if (is_global || (layer + 1 == shape.layers && has_last_global(*listed))) {
       global.push_back(layer);
     }
   }
@@ -220,9 +227,13 @@ void DecoderFamily::check_layer_types(HubConfig& config, ModelSizes& sizes) cons
   if (lists_layers(traits_)) {
     sizes.values.set("global_layers", std::vector<std::int64_t>());
   }
-  const std::vector<std::string> types = config.texts("layer_types");
+  std::vector<std::string> types = config.texts("layer_types");
   if (types.empty()) {
     return;
+  }
+  const DecoderProperty* const listed = property_of(traits_, &nn::DecoderShape::global_layers);
+  if (listed != nullptr && has_last_global(*listed)) {
+    types.back() = full_layers;
   }
   const DecoderProperty* const period = property_of(traits_, &nn::DecoderShape::global_every);
   if (period != nullptr) {

@@ -77,43 +77,6 @@ void add_experts(std::vector<HubTensor>& all, const std::string& layer, const st
   all.push_back({.parameter = own + "down_proj_bias", .tensor = stored + names.down_bias});
 }
 
-/// `own`: the layer's name in the model; `stored`: in the folder.
-void add_fused(std::vector<HubTensor>& all, const std::string& layer, const std::string& stored,
-               const FusedModule& fused, const nn::DecoderShape& shape) {
-  const auto heads = static_cast<int>(shape.heads);
-  const auto keys = static_cast<int>(shape.kv_heads);
-  const bool recurrent = fused.parts[0].starts_with("recurrent.");
-  const int groups = !fused.by_key_heads ? (fused.by_heads ? heads : 1)
-                     : recurrent         ? static_cast<int>(shape.recurrent.key_heads)
-                                         : keys;
-  // How many equal parts of a group a module is.
-  const auto extent = [&](const std::string& own) {
-    return recurrent                   ? static_cast<int>(recurrent_rows(shape, own)) / groups
-           : own == "self_attn.q_proj" ? heads / groups
-           : own == "self_attn.k_proj" || own == "self_attn.v_proj" ? keys / groups
-                                                                    : 1;
-  };
-  int parts = 0;
-  int divisor = 0;
-  for (const std::string& own : fused.parts) {
-    parts += extent(own);
-    divisor = std::gcd(divisor, extent(own));
-  }
-  divisor = std::max(divisor, 1);
-  int part = 0;
-  for (const std::string& own : fused.parts) {
-    for (const char* what : {".weight", ".bias"}) {
-      all.push_back({.parameter = layer + own + what,
-                     .tensor = stored + fused.stored + what,
-                     .part = part / divisor,
-                     .parts = parts / divisor,
-                     .parts_taken = extent(own) / divisor,
-                     .groups = groups});
-    }
-    part += extent(own);
-  }
-}
-
 /// A module's weight and bias under another name; where that has a `*`, a tensor for each entry of
 /// the weight's first dim.
 void rename(std::vector<HubTensor>& all, const std::string& own, const std::string& stored) {
@@ -163,6 +126,42 @@ std::string stored_module(const std::map<std::string, std::string>& names, std::
 }
 
 }  // namespace
+
+void add_fused(std::vector<HubTensor>& all, const std::string& layer, const std::string& stored,
+               const FusedModule& fused, const nn::DecoderShape& shape) {
+  const auto heads = static_cast<int>(shape.heads);
+  const auto keys = static_cast<int>(shape.kv_heads);
+  const bool recurrent = fused.parts[0].starts_with("recurrent.");
+  const int groups = !fused.by_key_heads ? (fused.by_heads ? heads : 1)
+                     : recurrent         ? static_cast<int>(shape.recurrent.key_heads)
+                                         : keys;
+  // How many equal parts of a group a module is.
+  const auto extent = [&](const std::string& own) {
+    return recurrent                   ? static_cast<int>(recurrent_rows(shape, own)) / groups
+           : own == "self_attn.q_proj" ? heads / groups
+           : own == "self_attn.k_proj" || own == "self_attn.v_proj" ? keys / groups
+                                                                    : 1;
+  };
+  int parts = 0;
+  int divisor = 0;
+  for (const std::string& own : fused.parts) {
+    parts += extent(own);
+    divisor = std::gcd(divisor, extent(own));
+  }
+  divisor = std::max(divisor, 1);
+  int part = 0;
+  for (const std::string& own : fused.parts) {
+    for (const char* what : {".weight", ".bias"}) {
+      all.push_back({.parameter = layer + own + what,
+                     .tensor = stored + fused.stored + what,
+                     .part = part / divisor,
+                     .parts = parts / divisor,
+                     .parts_taken = extent(own) / divisor,
+                     .groups = groups});
+    }
+    part += extent(own);
+  }
+}
 
 std::vector<std::string> decoder_modules() {
   return {"model.embed_tokens",

@@ -5,6 +5,7 @@ import tessera.ops;
 import tessera.nn;
 import :values;
 import :hub_config;
+import :gguf_form;
 import :family;
 import :decoder_family;
 
@@ -78,6 +79,9 @@ const DecoderProperty* property_of(const DecoderTraits& traits,
 const DecoderProperty* property_of(const DecoderTraits& traits,
                                    std::string nn::DecoderShape::* member);
 
+/// Whether the last layer never has a window; `layers`: the property that lists those without one.
+bool has_last_global(const DecoderProperty& layers);
+
 /// The property that says what each layer has; null: there is none.
 const DecoderProperty* pattern_of(const DecoderTraits& traits);
 /// Whether a key lists the layers without a window, and no property does.
@@ -101,6 +105,14 @@ void write_rope(const DecoderTraits& traits, const ModelSizes& sizes, const nn::
 /// What a folder has for the parameters of a model. `variant`: its form, or null.
 std::vector<HubTensor> hub_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape,
                                    const DecoderVariant* variant);
+/// The form of GGUF files, with the fields that all decoders have.
+GgufForm gguf_form(const DecoderTraits& traits);
+/// What GGUF files have for the parameters.
+std::vector<HubTensor> gguf_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape);
+/// Adds the names of the modules that a folder, or a file, has as one. `own`: the layer's name in
+/// the model; `stored`: there.
+void add_fused(std::vector<HubTensor>& all, const std::string& layer, const std::string& stored,
+               const FusedModule& fused, const nn::DecoderShape& shape);
 /// Patterns of tensors that predict tokens after the next one.
 std::vector<std::string> further_tensors(const DecoderTraits& traits,
                                          const nn::DecoderShape& shape);

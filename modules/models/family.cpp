@@ -15,6 +15,7 @@ module tessera.models;
 
 import tessera.base;
 import tessera.plugin;
+import :gguf_form;
 import :decoder_family;
 
 namespace tessera::models {
@@ -39,6 +40,8 @@ std::vector<std::string> ModelFamily::unused_tensors(const ModelSizes& /*sizes*/
   return {};
 }
 std::vector<std::string> ModelFamily::packed_forms() const { return {}; }
+GgufForm ModelFamily::gguf() const { return {}; }
+std::vector<HubTensor> ModelFamily::gguf_tensors(const ModelSizes& /*sizes*/) const { return {}; }
 
 std::vector<std::string> model_families() {
   std::vector<std::string> names = plugin::host().names(ModelFamily::plugin_kind.name);

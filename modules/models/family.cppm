@@ -6,6 +6,7 @@ import tessera.tensor;
 import tessera.nn;
 import :values;
 import :hub_config;
+import :gguf_form;
 
 export namespace tessera::models {
 
@@ -102,6 +103,11 @@ class ModelFamily {
   /// What quantization_config may have as its quant_method: forms that hub::HubWeights unpacks. The
   /// default: none.
   virtual std::vector<std::string> packed_forms() const;
+  /// How GGUF files have its models. The default: there are none.
+  virtual GgufForm gguf() const;
+  /// Their names and forms of the parameters. With GgufForm::split_latents `kv_b_proj.keys` and
+  /// `.values` are the two parts of that projection.
+  virtual std::vector<HubTensor> gguf_tensors(const ModelSizes& sizes) const;
   /// Text before a layer's number in its name, "model.layers.", and the size that counts them.
   struct Layers {
     std::string prefix;

@@ -17,6 +17,7 @@ module;
 #include <string_view>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -26,6 +27,7 @@ module tessera.models;
 import tessera.base;
 import tessera.plugin;
 import tessera.nn;
+import :gguf_form;
 import :family;
 import :decoder_values;
 import :decoder_family;
@@ -76,13 +78,33 @@ class FamilyReader {
   }
 
   FamilyFile read() {
-    check_names(
-        root_, "",
-        {"family",          "about",     "architecture", "like",    "begin_token", "end_token",
-         "layer_types",     "decoder",   "sizes",        "default", "rope",        "key",
-         "fixed",           "ignored",   "without",      "modules", "fused",       "experts",
-         "ignored_tensors", "nested",    "older",        "forms",   "form",        "further_tokens",
-         "nested_global",   "each_layer"});
+    check_names(root_, "", {"family",
+                            "about",
+                            "architecture",
+                            "like",
+                            "begin_token",
+                            "end_token",
+                            "layer_types",
+                            "decoder",
+                            "sizes",
+                            "default",
+                            "rope",
+                            "key",
+                            "fixed",
+                            "ignored",
+                            "without",
+                            "modules",
+                            "fused",
+                            "experts",
+                            "ignored_tensors",
+                            "nested",
+                            "older",
+                            "forms",
+                            "form",
+                            "further_tokens",
+                            "nested_global",
+                            "each_layer",
+                            "gguf"});
     FamilyFile result;
     if (const auto like = take<std::string>(root_, "like", "")) {
       base(*like, result.traits);
@@ -109,6 +131,7 @@ class FamilyReader {
     set(root_, "each_layer", "", traits.each_layer);
     read_variants(traits);
     read_further(traits);
+    read_gguf(traits);
     throw_if_any();
     return result;
   }
@@ -252,7 +275,12 @@ class FamilyReader {
 
   /// Calls `read` with each table of a list.
   void each(const std::string& name, const std::function<void(const toml::table&)>& read) {
-    const toml::node* const node = root_.get(name);
+    each(root_, name, "", read);
+  }
+  /// `where`: what `name` is in, with a dot.
+  void each(const toml::table& table, const std::string& name, const std::string& where,
+            const std::function<void(const toml::table&)>& read) {
+    const toml::node* const node = table.get(name);
     if (node == nullptr) {
       return;
     }
@@ -260,8 +288,8 @@ class FamilyReader {
     const bool fits = list != nullptr && list->size() <= longest_list &&
                       std::ranges::all_of(*list, [](const auto& one) { return one.is_table(); });
     if (!fits) {
-      problem(*node,
-              fmt::format("{}: expected at most {} tables, [[{}]]", name, longest_list, name));
+      problem(*node, fmt::format("{0}{1}: expected at most {2} tables, [[{0}{1}]]", where, name,
+                                 longest_list));
       return;
     }
     for (const toml::node& one : *list) {
@@ -279,6 +307,7 @@ class FamilyReader {
       return;
     }
     traits = decoder_traits(like);
+    traits.gguf = {};  // which files a program reads is no property of the computation
   }
 
   void check_family(const std::string& family) {
@@ -438,39 +467,45 @@ class FamilyReader {
       problem(*root_.get("modules"),
               "modules.'model.layers.*': expected one '*' in the place of the layer's number");
     }
-    each("fused", [&](const toml::table& table) {
-      check_names(table, "fused.", {"stored", "parts", "by_key_heads", "by_heads"});
-      FusedModule fused;
-      set(table, "stored", "fused.", fused.stored);
-      set(table, "parts", "fused.", fused.parts);
-      set(table, "by_key_heads", "fused.", fused.by_key_heads);
-      set(table, "by_heads", "fused.", fused.by_heads);
-      for (const std::string& part : fused.parts) {
-        if (std::ranges::find(modules, part) == modules.end()) {
-          problem(table, fmt::format("fused.parts: a layer has no module '{}'{}", shown(part),
-                                     did_you_mean(part, modules)));
-        }
+    each("fused", [&](const toml::table& table) { read_fused(table, "", traits.fused); });
+  }
+
+  /// `where`: what the table is in, with a dot.
+  void read_fused(const toml::table& table, const std::string& where,
+                  std::vector<FusedModule>& to) {
+    const std::vector<std::string> modules = decoder_modules();
+    const std::string name = where + "fused.";
+    check_names(table, name, {"stored", "parts", "by_key_heads", "by_heads"});
+    FusedModule fused;
+    set(table, "stored", name, fused.stored);
+    set(table, "parts", name, fused.parts);
+    set(table, "by_key_heads", name, fused.by_key_heads);
+    set(table, "by_heads", name, fused.by_heads);
+    for (const std::string& part : fused.parts) {
+      if (std::ranges::find(modules, part) == modules.end()) {
+        problem(table, fmt::format("{}parts: a layer has no module '{}'{}", name, shown(part),
+                                   did_you_mean(part, modules)));
       }
-      const std::vector<std::string> heads = {"self_attn.q_proj", "self_attn.k_proj",
-                                              "self_attn.v_proj"};
-      const auto is_recurrent = [](const std::string& part) {
-        return part.starts_with("recurrent.");
-      };
-      const bool recurrent = std::ranges::any_of(fused.parts, is_recurrent);
-      if (fused.stored.empty() || fused.parts.empty() ||
-          (fused.by_key_heads && !recurrent && fused.parts != heads) ||
-          (recurrent && !std::ranges::all_of(fused.parts, is_recurrent))) {
-        problem(table,
-                "fused: needs `stored` and `parts`; with `by_key_heads` the parts are "
-                "self_attn.q_proj, k_proj and v_proj, or those of a recurrent layer");
-        return;
-      }
-      // A folder may have several modules under one name, of layers that differ.
-      std::erase_if(traits.fused, [&](const auto& one) {
-        return one.stored == fused.stored && one.parts == fused.parts;
-      });
-      traits.fused.push_back(std::move(fused));
+    }
+    const std::vector<std::string> heads = {"self_attn.q_proj", "self_attn.k_proj",
+                                            "self_attn.v_proj"};
+    const auto is_recurrent = [](const std::string& part) {
+      return part.starts_with("recurrent.");
+    };
+    const bool recurrent = std::ranges::any_of(fused.parts, is_recurrent);
+    if (fused.stored.empty() || fused.parts.empty() ||
+        (fused.by_key_heads && !recurrent && fused.parts != heads) ||
+        (recurrent && !std::ranges::all_of(fused.parts, is_recurrent))) {
+      problem(table, where +
+                         "fused: needs `stored` and `parts`; with `by_key_heads` the parts are "
+                         "self_attn.q_proj, k_proj and v_proj, or those of a recurrent layer");
+      return;
+    }
+    // A folder may have several modules under one name, of layers that differ.
+    std::erase_if(to, [&](const auto& one) {
+      return one.stored == fused.stored && one.parts == fused.parts;
     });
+    to.push_back(std::move(fused));
   }
 
   void read_keys(DecoderTraits& traits) {
@@ -488,10 +523,10 @@ class FamilyReader {
   }
 
   std::optional<DecoderProperty> read_key(const toml::table& table) {
-    check_names(table, "key.",
-                {"name",     "config", "also",    "sets",     "initial", "absent", "doc",   "low",
-                 "high",     "above",  "whole",   "counts",   "zeros",   "others", "marks", "words",
-                 "replaces", "layers", "indices", "interval", "entry",   "none",   "begin"});
+    check_names(table, "key.", {"name",    "config",   "also",  "sets",  "initial",  "absent",
+                                "doc",     "low",      "high",  "above", "whole",    "counts",
+                                "zeros",   "others",   "marks", "words", "replaces", "layers",
+                                "indices", "interval", "entry", "none",  "begin",    "last"});
     DecoderProperty property;
     set(table, "name", "key.", property.key);
     set(table, "config", "key.", property.hub);
@@ -565,6 +600,9 @@ class FamilyReader {
       problem(table, "key: `replaces` goes with `zeros`, `others` and `marks`");
     }
     if (marks.empty()) {
+      if (table.contains("last")) {
+        problem(table, "key: `last` goes with `marks`");
+      }
       return nullptr;
     }
     if (marks.size() != 2) {
@@ -574,10 +612,14 @@ class FamilyReader {
       return nullptr;
     }
     nn::DecoderShape any;
+    const bool has_last = take<bool>(table, "last", "key.").value_or(false);
     const auto* const at =
         std::get_if<DecoderField<std::vector<std::int64_t>>>(&property.members.front());
     if (at != nullptr && &(*at)(any) == &any.global_layers) {
-      return std::make_shared<LayerTypesForm>(marks[0], marks[1], replaces);
+      return std::make_shared<LayerTypesForm>(marks[0], marks[1], replaces, has_last);
+    }
+    if (has_last) {
+      problem(table, "key.last: goes with the property global_layers");
     }
     if (at != nullptr && &(*at)(any) == &any.dense_layers) {
       return std::make_shared<DenseLayersForm>(marks[0], marks[1], replaces);
@@ -792,6 +834,85 @@ class FamilyReader {
         }
       }
     }
+  }
+
+  /// Whether a value, or each of a list, is true or false, a finite number or a text.
+  static bool is_plain(const toml::node& node) {
+    if (const toml::array* const list = node.as_array()) {
+      return list->size() <= longest_list && std::ranges::all_of(*list, [](const toml::node& one) {
+               return !one.is_array() && is_plain(one);
+             });
+    }
+    const auto number = node.value_exact<double>();
+    return node.is_boolean() || node.is_integer() || node.is_string() ||
+           (number && std::isfinite(*number));
+  }
+
+  /// Values as JSON; "null" is no text.
+  void read_values(const toml::table& table, const std::string& name,
+                   std::map<std::string, std::string>& to) {
+    if (const toml::table* const values = part(table, name, "gguf.")) {
+      for (const auto& [key, node] : *values) {
+        if (!is_plain(node)) {
+          problem(node,
+                  fmt::format("gguf.{}.{}: expected true or false, a number, a text or a list "
+                              "of these",
+                              name, key.str()));
+        }
+        to[std::string(key.str())] = flag_of(node);
+      }
+    }
+  }
+  /// A table in a table; null: it is not there.
+  const toml::table* part(const toml::table& table, const std::string& name,
+                          const std::string& where) {
+    const toml::node* const node = table.get(name);
+    if (node != nullptr && !node->is_table()) {
+      problem(*node, fmt::format("{}{}: expected a table", where, name));
+    }
+    return node == nullptr ? nullptr : node->as_table();
+  }
+
+  void read_gguf(DecoderTraits& traits) {
+    const toml::table* const table = section("gguf");
+    if (table == nullptr) {
+      return;
+    }
+    check_names(
+        *table, "gguf.",
+        {"architecture", "when",          "needs",          "keys",         "also",
+         "fields",       "config",        "present",        "modules",      "fused",
+         "rope_theta",   "pairs",         "norm_offset",    "layer_types",  "scores_by_width",
+         "windows_with", "split_latents", "llama3_factors", "long_factors", "only_written"});
+    GgufForm& form = traits.gguf.form;
+    required(*table, "architecture", form.architecture);
+    set(*table, "needs", "gguf.", form.needs);
+    read_values(*table, "when", form.when);
+    read_values(*table, "fields", form.fields);
+    read_values(*table, "config", form.config);
+    std::vector<std::string> modules = decoder_modules();
+    modules.insert(modules.end(), {"mlp.gate", "mlp.shared_expert_gate"});
+    const std::vector<std::string> any;
+    for (const auto& [name, known, to] : {std::tuple{"keys", &any, &form.keys},
+                                          {"also", &any, &form.also},
+                                          {"present", &any, &form.present},
+                                          {"modules", &modules, &traits.gguf.modules}}) {
+      if (const toml::table* const texts = part(*table, name, "gguf.")) {
+        read_texts(*texts, std::string("gguf.") + name, *known, *to);
+      }
+    }
+    each(*table, "fused", "gguf.",
+         [&](const toml::table& one) { read_fused(one, "gguf.", traits.gguf.fused); });
+    set(*table, "rope_theta", "gguf.", form.rope_theta);
+    set(*table, "pairs", "gguf.", form.pairs);
+    set(*table, "norm_offset", "gguf.", form.norm_offset);
+    set(*table, "layer_types", "gguf.", form.layer_types);
+    set(*table, "scores_by_width", "gguf.", form.scores_by_width);
+    set(*table, "windows_with", "gguf.", form.windows_with);
+    set(*table, "llama3_factors", "gguf.", form.llama3_factors);
+    set(*table, "long_factors", "gguf.", form.long_factors);
+    set(*table, "only_written", "gguf.", form.only_written);
+    set(*table, "split_latents", "gguf.", form.split_latents);
   }
 
   void read_experts(DecoderTraits& traits) {

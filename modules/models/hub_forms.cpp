@@ -361,6 +361,17 @@ void MarksForm::write(const DecoderProperty& property, const HubOutput& out) con
   out.keys.push_back(HubKey::list(property.hub, marks));
 }
 
+void LayerTypesForm::read(const DecoderProperty& property, HubInput& in) const {
+  MarksForm::read(property, in);
+  Layers layers = in.sizes.values.integers(property.key);
+  const std::int64_t last = in.sizes.values.integer("layers") - 1;
+  // Where there is no list, the family says below which layers these are.
+  if (has_last_ && in.config.has(property.hub) && !contains(layers, last)) {
+    layers.push_back(last);
+    in.sizes.values.set(property.key, std::move(layers));
+  }
+}
+
 void LayerTypesForm::write(const DecoderProperty& property, const HubOutput& out) const {
   out.keys.push_back(HubKey::list(property.hub, layer_types(out.shape)));
 }

@@ -121,8 +121,16 @@ class MarksForm : public LayersForm {
 /// The same for layers without a window or chunks, of which an export says what the shape has.
 class LayerTypesForm : public MarksForm {
  public:
-  using MarksForm::MarksForm;
+  /// `has_last`: the last layer is always one of these, whatever config.json says.
+  LayerTypesForm(std::string own, std::string other, std::string replaces = "",
+                 bool has_last = false)
+      : MarksForm(std::move(own), std::move(other), std::move(replaces)), has_last_(has_last) {}
+  void read(const DecoderProperty& property, HubInput& in) const override;
   void write(const DecoderProperty& property, const HubOutput& out) const override;
+  bool has_last() const { return has_last_; }
+
+ private:
+  bool has_last_;
 };
 
 /// The same for layers without experts.

@@ -102,7 +102,7 @@ TEST_CASE("tensors of every type have the bits that ggml's package decodes") {
   const OpenedTensors opened = open_tensors(data + "types.gguf");
   CHECK(opened.format == "gguf");
   const auto expected = read_safetensors(data + "types.safetensors");
-  for (const char* name : {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"}) {
+  for (const char* name : {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "MXFP4"}) {
     INFO(name);
     CHECK(opened.source->stored_type(name) == name);
     const Tensor whole = opened.source->read(name);

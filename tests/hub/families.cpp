@@ -14,6 +14,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "catch.hpp"
@@ -294,6 +295,28 @@ TEST_CASE("further tokens of a document are those that it has alone") {
       loss(row({5, 17, 40, 8, 33, 2, 71}), row({17, 40, 8, 61, 2, 71, 90}),
            {.first = row({0, 0, 0, 0, 4, 4, 4}), .positions = row({0, 1, 2, 3, 0, 1, 2})});
   CHECK(std::abs(together - alone) < 1e-4);
+}
+
+TEST_CASE("the last layer of a Gemma 4 has no window, whatever config.json says") {
+  auto config = nlohmann::json::parse(testing::read_file(data + "gemma4_text/config.json"));
+  const auto read = [&] { return hub::parse_hub_config(config.dump(), "config.json"); };
+  const hub::ModelShape given = read();
+  REQUIRE(config["layer_types"].back() == "full_attention");
+  config["layer_types"].back() = "sliding_attention";  // transformers makes it full_attention
+  hub::ModelShape changed = read();
+  CHECK(changed.values == given.values);
+  // Without a list too: none of these three layers is the sixth one.
+  config.erase("layer_types");
+  config.erase("per_layer_config");
+  config["num_kv_shared_layers"] = 0;
+  CHECK(std::get<std::vector<std::int64_t>>(read().values.at("global_layers")) ==
+        std::vector<std::int64_t>{2});
+  changed.values["global_layers"] = std::vector<std::int64_t>{1};
+  models::ModelSizes sizes = hub::sizes_of(changed);
+  const auto problems = hub::family_of(changed).complete(sizes);
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].keys[0] == "global_layers");
+  CHECK(problems[0].text.starts_with("must have the last layer, which has no window here"));
 }
 
 TEST_CASE("stored models with what a family has not are refused by the key") {

@@ -106,6 +106,25 @@ patterns = []
         "nested: expected a table", "further_tokens.patterns: unknown key"}) {
     has(forms, part);
   }
+  const std::string gguf = refusal_of(mine + R"(last = true
+[gguf]
+name = "mine"
+modules = { "mlp.gate_projj" = "ffn_gate" }
+when = { a = nan }
+keys = 1
+[[gguf.fused]]
+stored = "attn_qkv"
+parts = ["self_attn.q_projj"]
+)");
+  for (const char* part :
+       {"key: `last` goes with `marks`", "gguf.name: unknown key", "architecture is missing",
+        "gguf.modules.mlp.gate_projj: unknown key; did you mean 'mlp.gate_proj'?",
+        "gguf.when.a: expected true or false, a number, a text or a list of these",
+        "gguf.keys: expected a table",
+        "gguf.fused.parts: a layer has no module 'self_attn.q_projj'"}) {
+    INFO(part);
+    has(gguf, part);
+  }
   has(refusal_of(mine + "[[form]]\nname = \"a\"\nflags = {}\n"),
       "[forms] goes with at least one [[form]]");
   has(refusal_of("family = "), "mine.family.toml:1");

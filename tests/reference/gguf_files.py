@@ -34,7 +34,7 @@ def types():
     values[2, 0, 5] = 3.5  # ties of Q8_0
     writer = gguf.GGUFWriter(OUT / "types.gguf", "none")
     expected = {"values": values}
-    for kind in (Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1):
+    for kind in (Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.MXFP4):
         stored = gguf.quants.quantize(values, kind)
         writer.add_tensor(kind.name, stored, raw_dtype=kind)
         expected[kind.name] = gguf.quants.dequantize(stored, kind).astype(np.float32).reshape(values.shape)

@@ -378,6 +378,44 @@ void check_takes_adapters(const models::ModelFamily& family, const models::Model
 
 std::uint64_t HubExport::bytes_read() const { return model_.bytes_read(); }
 
+std::string HubExport::stored_type(const std::string& name) const {
+  info(name);  // throws for a name that is not there
+  const auto found = stacked_.find(name);
+  return model_.stored_type(found != stacked_.end() ? found->second.first
+                                                    : parts_.at(name).front().parameter);
+}
+
+Tensor HubExport::stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const {
+  const Dims& shape = info(name).shape;
+  const auto found = parts_.find(name);
+  if (found == parts_.end()) {
+    return {};
+  }
+  std::map<std::int64_t, Tensor> pieces;  // by their first row of these
+  for (const HubTensor& entry : found->second) {
+    if (entry.transposed || entry.row || entry.alternating || entry.dim != 0) {
+      return {};
+    }
+    for (const PartRun& run : runs_of(entry, shape[0])) {
+      const Overlap part = overlap({{row}, {rows}}, 0, run.stored, run.count);
+      if (part.count > 0 || (rows == 0 && pieces.empty())) {
+        pieces.emplace(
+            part.in_box,
+            model_.stored_rows(entry.parameter, run.own + std::max<std::int64_t>(part.in_run, 0),
+                               std::max<std::int64_t>(part.count, 0)));
+      }
+    }
+  }
+  std::vector<Tensor> all;
+  for (const auto& [first, piece] : pieces) {
+    if (!piece) {
+      return {};
+    }
+    all.push_back(piece);
+  }
+  return all.empty() ? Tensor() : all.size() == 1 ? all[0] : ops::cat(all, 0);
+}
+
 void HubExport::copy_alternating(const HubTensor& entry, const LocalPart& box, int dim,
                                  const Tensor& into) const {
   // Of the box's indices along the dim, those that are `part` more than a multiple of `parts`.

@@ -67,6 +67,8 @@ class HubExport : public TensorSource {
             const models::ModelSizes& sizes)
       : HubExport(model, prefix, names_of(family, sizes)) {}
   std::uint64_t bytes_read() const override;
+  std::string stored_type(const std::string& name) const override;
+  Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const override;
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override;

@@ -1,0 +1,83 @@
+module;
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+module tessera.hub;
+
+import tessera.base;
+import tessera.tensor;
+import :gguf_types;
+
+namespace tessera::hub {
+namespace {
+
+constexpr std::int64_t layers_of_70b = 80;
+constexpr std::int64_t experts_of_mixtral = 8;
+constexpr std::string_view layer_prefix = "blk.";
+
+/// Rows that are no whole blocks have a type with smaller ones, or F16.
+std::string fitting(const std::string& type, std::int64_t row) {
+  constexpr std::int64_t block = 32;
+  constexpr std::int64_t super_block = 256;
+  if (WrittenTypes::dtype(type) != DType::f32 || type == "F32") {
+    return type;
+  }
+  const std::map<std::string, std::string> smaller = {
+      {"Q4_K", "Q5_0"}, {"Q5_K", "Q8_0"}, {"Q6_K", "Q8_0"}};
+  const auto found = smaller.find(type);
+  if (found != smaller.end() && row % super_block == 0) {
+    return type;
+  }
+  return row % block != 0 ? "F16" : found == smaller.end() ? type : found->second;
+}
+
+}  // namespace
+
+WrittenTypes::WrittenTypes(std::string type, GgufModelSizes sizes)
+    : type_(std::move(type)), sizes_(std::move(sizes)) {}
+
+DType WrittenTypes::dtype(const std::string& type) {
+  return type == "F16" ? DType::f16 : type == "BF16" ? DType::bf16 : DType::f32;
+}
+
+std::string WrittenTypes::of(const std::string& name, const Dims& shape) const {
+  // Biases of experts are a matrix, the norms of heads may be one; one of one row is a vector.
+  const bool rounded = shape.size() >= 2 && shape[0] > 1 && name.ends_with(".weight") &&
+                       !name.ends_with("_norm.weight") && !name.ends_with(".ffn_gate_inp.weight");
+  if (!rounded) {
+    return "F32";
+  }
+  const bool four_bits = type_ == "Q4_0" || type_ == "Q4_K_M";
+  const std::string type =
+      four_bits && name == (sizes_.has_head ? "output.weight" : "token_embd.weight") ? "Q6_K"
+      : type_ == "Q4_K_M" ? of_layer(name)
+                          : type_;
+  return fitting(type, shape[shape.size() - 1]);
+}
+
+std::string WrittenTypes::of_layer(const std::string& name) const {
+  const bool few_experts = sizes_.experts == experts_of_mixtral;
+  const auto is = [&](std::string_view module) { return name.find(module) != std::string::npos; };
+  if (few_experts && (is(".attn_v.weight") || is(".attn_k.weight"))) {
+    return "Q8_0";
+  }
+  if (few_experts && is(".attn_output.weight")) {
+    return "Q5_K";
+  }
+  const bool values = is(".attn_v.weight") || is(".attn_qkv.weight");
+  if (!values && !is(".ffn_down")) {
+    return "Q4_K";
+  }
+  const std::int64_t layer = std::strtoll(name.c_str() + layer_prefix.size(), nullptr, 10);
+  const std::int64_t layers = sizes_.layers;
+  const bool first_or_last = layer < layers / 8 || layer >= 7 * layers / 8;
+  const bool more = first_or_last || (layer - layers / 8) % 3 == 2;
+  const bool wide_values = layers == layers_of_70b && sizes_.shares_keys &&
+                           (sizes_.architecture == "llama" || sizes_.architecture == "qwen2");
+  return more ? "Q6_K" : values && wide_values ? "Q5_K" : "Q4_K";
+}
+
+}  // namespace tessera::hub

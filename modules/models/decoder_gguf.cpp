@@ -1,0 +1,153 @@
+// Decoders in GGUF files: names of tensors, and the fields that all decoders have.
+module;
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+module tessera.models;
+
+import tessera.base;
+import tessera.nn;
+import :gguf_form;
+import :decoder_family;
+import :decoder_values;
+
+namespace tessera::models {
+namespace {
+
+/// Names of modules in files, by the model's; those of a layer without its name.
+std::map<std::string, std::string> usual_names(const nn::DecoderShape& shape) {
+  // Where what the parts of a layer give is normalized, the norm before the feed-forward part has
+  // another name in the model.
+  const char* const after_attention = shape.norm_results ? "post_attention_norm" : "ffn_norm";
+  return {{"model.embed_tokens", "token_embd"},
+          {"model.norm", "output_norm"},
+          {"lm_head", "output"},
+          {"input_layernorm", "attn_norm"},
+          {"post_attention_layernorm", after_attention},
+          {"pre_feedforward_layernorm", shape.norm_results ? "ffn_norm" : ""},
+          {"post_feedforward_layernorm", "post_ffw_norm"},
+          {"self_attn.q_proj", "attn_q"},
+          {"self_attn.k_proj", "attn_k"},
+          {"self_attn.v_proj", "attn_v"},
+          {"self_attn.o_proj", "attn_output"},
+          {"self_attn.q_norm", "attn_q_norm"},
+          {"self_attn.k_norm", "attn_k_norm"},
+          {"self_attn.q_a_proj", "attn_q_a"},
+          {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+          {"self_attn.q_b_proj", "attn_q_b"},
+          {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+          {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+          {"self_attn.kv_b_proj", "attn_kv_b"},
+          {"mlp.gate_proj", "ffn_gate"},
+          {"mlp.up_proj", "ffn_up"},
+          {"mlp.down_proj", "ffn_down"},
+          {"mlp.gate", "ffn_gate_inp"},
+          {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+          {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+          {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+          {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"}};
+}
+
+/// Parameters of a layer that are no weight or bias of a module.
+constexpr std::pair<const char*, const char*> single[] = {
+    {"self_attn.sinks", "attn_sinks.weight"},
+    {"mlp.choice_bias", "exp_probs_b.bias"},
+    {"mlp.experts.gate_proj", "ffn_gate_exps.weight"},
+    {"mlp.experts.up_proj", "ffn_up_exps.weight"},
+    {"mlp.experts.down_proj", "ffn_down_exps.weight"},
+    {"mlp.experts.gate_proj_bias", "ffn_gate_exps.bias"},
+    {"mlp.experts.up_proj_bias", "ffn_up_exps.bias"},
+    {"mlp.experts.down_proj_bias", "ffn_down_exps.bias"}};
+constexpr std::pair<const char*, const char*> split[] = {
+    {"self_attn.kv_b_proj.keys", "attn_k_b.weight"},
+    {"self_attn.kv_b_proj.values", "attn_v_b.weight"}};
+
+void add_module(std::vector<HubTensor>& all, const std::string& own, const std::string& stored) {
+  for (const char* what : {".weight", ".bias"}) {
+    all.push_back({.parameter = own + what, .tensor = stored + what});
+  }
+}
+
+}  // namespace
+
+std::vector<HubTensor> gguf_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape) {
+  const DecoderGguf& gguf = traits.gguf;
+  std::map<std::string, std::string> names = usual_names(shape);
+  for (const auto& [own, stored] : gguf.modules) {
+    names[own] = stored;
+  }
+  for (const FusedModule& fused : gguf.fused) {
+    for (const std::string& part : fused.parts) {
+      names.erase(part);
+    }
+  }
+  if (gguf.form.split_latents) {
+    names.erase("self_attn.kv_b_proj");
+  }
+  std::vector<HubTensor> all;
+  const auto is_outer = [](const std::string& own) {
+    return own.starts_with("model.") || own == "lm_head";
+  };
+  for (const auto& [own, stored] : names) {
+    if (is_outer(own) && !stored.empty()) {
+      add_module(all, own, stored);
+    }
+  }
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    const std::string own = fmt::format("model.layers.{}.", layer);
+    const std::string stored = fmt::format("blk.{}.", layer);
+    for (const auto& [module, name] : names) {
+      if (!is_outer(module) && !name.empty()) {
+        add_module(all, own + module, stored + name);
+      }
+    }
+    for (const auto& [parameter, name] : single) {
+      all.push_back({.parameter = own + parameter, .tensor = stored + name});
+    }
+    for (const auto& [parameter, name] : split) {
+      if (gguf.form.split_latents) {
+        all.push_back({.parameter = own + parameter, .tensor = stored + name});
+      }
+    }
+    for (const FusedModule& fused : gguf.fused) {
+      add_fused(all, own, stored, fused, shape);
+    }
+  }
+  return all;
+}
+
+GgufForm gguf_form(const DecoderTraits& traits) {
+  GgufForm form = traits.gguf.form;
+  if (form.architecture.empty()) {
+    return form;
+  }
+  const bool rms = traits.shape.norm_kind == nn::NormOptions::Kind::rms;
+  const std::pair<const char*, const char*> sizes[] = {
+      {"embedding_length", "dim"},
+      {"block_count", "layers"},
+      {"context_length", "max_positions"},
+      {"attention.head_count", "heads"},
+      {"attention.head_count_kv", "kv_heads"},
+      {"feed_forward_length", "ffn_dim"},
+      {rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", "norm_eps"}};
+  for (const auto& [field, size] : sizes) {
+    const std::string key = hub_size(traits, size);
+    if (!key.empty() && !form.keys.contains(field) && !form.fields.contains(field)) {
+      form.sizes.emplace(field, key);
+    }
+  }
+  form.vocab_key = hub_size(traits, "vocab");
+  form.tied_key = hub_size(traits, "tie_embeddings");
+  form.head_dim_key = hub_size(traits, "head_dim");
+  const auto theta = traits.hub_sizes.find("rope_theta");
+  form.rope_key = theta == traits.hub_sizes.end() ? "rope_theta" : theta->second;
+  form.partial_rope = traits.partial_rope;
+  return form;
+}
+
+}  // namespace tessera::models
