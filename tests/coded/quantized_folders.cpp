@@ -91,8 +91,8 @@ TEST_CASE("weights in codes have the values that their programs decode, in any b
     const std::int64_t rows = values.size(0);
     const std::int64_t columns = values.size(1);
     for (const LocalPart& box :
-         {LocalPart{{1, 0}, {rows - 2, columns}}, LocalPart{{0, 3}, {rows, columns - 8}},
-          LocalPart{{rows / 2, columns / 2 + 1}, {2, 9}}}) {
+         {LocalPart{{1, 0}, {rows - 2, columns}}, LocalPart{{rows - 1, 0}, {1, columns}},
+          LocalPart{{0, 3}, {rows, columns - 8}}, LocalPart{{rows / 2, columns / 2 + 1}, {2, 9}}}) {
       const Tensor part = empty(box.shape, DType::f32);
       source->read(weight, box, part);
       CHECK(to_doubles(part) == cut_of(values, box));

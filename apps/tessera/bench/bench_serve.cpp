@@ -84,13 +84,15 @@ Json bench_serve(const BenchArguments& arguments) {
       const double reading = std::min(before, reading_seconds(model.bytes(), available_cores()));
       const auto tokens = static_cast<double>(clients * written_tokens);
       const auto [first, last] = std::ranges::minmax(served.first_tokens);
-      rows.push_back({{"name", fmt::format("{}, {} clients{}", model.name(), clients,
-                                           exact ? "" : ", --fast")},
-                      {"tokens_per_second", tokens / served.seconds},
-                      {"processor_ms_per_token", served.processor_seconds * 1000 / tokens},
-                      {"first_token_seconds", first},
-                      {"last_first_token_seconds", last},
-                      {"weights_read_seconds", reading}});
+      rows.push_back(
+          {{"name",
+            fmt::format("{}, {} clients{}", model.name(), clients, exact ? "" : ", --fast")},
+           {"tokens_per_second", tokens / served.seconds},
+           {"processor_ms_per_token", served.processor_seconds * 1000 / tokens},
+           {"first_token_seconds", first},
+           {"last_first_token_seconds", last},
+           {"weights_read_seconds", reading},
+           {"peak_memory_mib", static_cast<double>(runs::process_memory().peak) / (1 << 20)}});
     }
   }
   ops::set_threads(1);

@@ -12,6 +12,7 @@ module tessera.app.bench;
 import tessera.base;
 import tessera.tensor;
 import tessera.ops;
+import tessera.coded;
 import :kernel_rows;
 
 namespace tessera::app {
@@ -38,6 +39,7 @@ class Rows {
   void convolutions();
   void attention();
   void elementwise();
+  void coded_products();
 
   std::vector<KernelRow> rows;
 
@@ -260,6 +262,38 @@ void Rows::elementwise() {
                vs = scales()] { ops::adamw_8bit_(p, g, m, ms, v, vs, settings); }});
 }
 
+/// One row of x and eight with a weight that is read as codes.
+void Rows::coded_products() {
+  using coded::CodeType;
+  const std::pair<const char*, CodeType> types[] = {
+      {"f16", CodeType::f16},   {"bf16", CodeType::bf16}, {"int8", CodeType::int8},
+      {"q8_0", CodeType::q8_0}, {"q4_0", CodeType::q4_0}, {"q4_k", CodeType::q4_k},
+      {"q6_k", CodeType::q6_k}};
+  const NoGrad no_gradients;
+  // To code all rows would take longer than to multiply them.
+  const std::int64_t distinct = std::min<std::int64_t>(rows_, 16);
+  const Tensor values = ops::narrow(x, 0, 0, distinct);
+  const Tensor inputs = ops::contiguous(ops::expand(ops::narrow(x, 0, 0, 1), {8, width_}));
+  for (const auto& [name, type] : types) {
+    const bool scaled = type == CodeType::int8;
+    const coded::CodeRows some =
+        coded::encoded(type, values, scaled ? coded::scales_of_rows(values) : Tensor());
+    const std::vector<Tensor> codes(static_cast<std::size_t>(rows_ / distinct), some.codes);
+    coded::CodeRows weight{.type = type, .codes = ops::cat(codes, 0)};
+    if (scaled) {
+      weight.scales = ops::cat(std::vector<Tensor>(codes.size(), some.scales), 0);
+    }
+    for (const std::int64_t count : {1, 8}) {
+      rows.push_back(
+          {.name = fmt::format("product, {}, {} row{}", name, count, count > 1 ? "s" : ""),
+           .read = static_cast<double>(weight.codes.numel()),
+           .run = [weight, left = ops::narrow(inputs, 0, 0, count)] {
+             coded::product(left, weight);
+           }});
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<KernelRow> kernel_rows(std::int64_t elements) {
@@ -271,6 +305,7 @@ std::vector<KernelRow> kernel_rows(std::int64_t elements) {
   made.convolutions();
   made.attention();
   made.elementwise();
+  made.coded_products();
   Rows slow(std::max<std::int64_t>(1 << 14, elements / 4));  // so that the table takes a minute
   slow.sorts();
   slow.sampling();

@@ -365,9 +365,14 @@ template <class Codes, int kRows, int kColumns, class Isa>
   for (; column < end; ++column) coded_dots<Codes, kRows, 1>(isa, x, column);
 }
 
-constexpr std::int64_t kRowsInRegisters = 8;
+/// Whether all columns find the rows of A in the first cache, four at a time.
+inline bool is_for_registers(const CodedProduct& x) {
+  constexpr std::int64_t kMostRows = 8;
+  constexpr std::int64_t kFirstCache = 6144;  // floats
+  return x.m == 1 || (x.m <= kMostRows && std::min<std::int64_t>(x.m, 4) * x.k <= kFirstCache);
+}
 
-/// All rows of A, at most kRowsInRegisters. Codes are decoded twice for 5 rows and more, which
+/// All rows of A, which are few. Codes are decoded twice for 5 rows and more, which
 /// costs less than to write the elements and read them again.
 template <class Codes, class Isa>
 [[gnu::always_inline]] inline void decoded_for_rows(Isa isa, const CodedProduct& x,
@@ -422,7 +427,7 @@ void coded_product(const CodedProduct& product) {
     std::vector<float> tile;
     simd::dispatch([&](auto isa) __attribute__((always_inline)) {
       const std::int64_t end = std::min(product.n, last * kPanel);
-      if (product.m <= kRowsInRegisters) {
+      if (is_for_registers(product)) {
         return decoded_for_rows<Codes>(isa, product, first * kPanel, end);
       }
       tiled_panel<Codes>(isa, product, first * kPanel, end, tile);
