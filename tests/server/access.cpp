@@ -18,6 +18,8 @@ import tessera.app.server;
 
 using generation_test::trained;
 using server_test::ask;
+using server_test::get;
+using server_test::post;
 using server_test::Served;
 using tessera::app::access_problem;
 using tessera::app::HttpHead;
@@ -188,4 +190,32 @@ TEST_CASE("a stranger gets nothing from a server with a token, and its error say
     CHECK(response.headers.at("connection") == "close");
     CHECK(server_test::error_in(response) == "the token is missing or wrong");
   }
+}
+
+TEST_CASE("the page in a browser runs nothing but its own script, and is for this machine") {
+  const Served server({"--page"});
+  const auto page = ask(server.port, get("/"));
+  REQUIRE(page.status == 200);
+  CHECK(page.headers.at("content-type") == "text/html; charset=utf-8");
+  const std::string policy = page.headers.at("content-security-policy");
+  const std::string before = "script-src 'nonce-";
+  const std::string nonce = policy.substr(policy.find(before) + before.size(), 32);
+  CHECK(policy == "default-src 'none'; script-src 'nonce-" + nonce + "'; style-src 'nonce-" +
+                      nonce +
+                      "'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+                      "frame-ancestors 'none'");
+  CHECK(page.headers.at("x-frame-options") == "DENY");
+  CHECK(page.headers.at("x-content-type-options") == "nosniff");
+  has(page.body, "<script nonce=\"" + nonce + "\">");
+  has(page.body, "<style nonce=\"" + nonce + "\">");
+  CHECK(ask(server.port, get("/")).body.find(nonce) == std::string::npos);
+  // Neither markup of a model nor anything of other servers.
+  for (const char* const part : {"innerHTML", "insertAdjacent", "document.write", "eval(", "://",
+                                 " src=", " href=", " style=", " onclick=", "NONCE"}) {
+    INFO(part);
+    CHECK(page.body.find(part) == std::string::npos);
+  }
+  CHECK(ask(server.port, "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n").status == 403);
+  CHECK(ask(server.port, post("{}", "", "/")).status == 405);
+  CHECK(ask(Served({}).port, get("/")).status == 404);
 }

@@ -69,14 +69,35 @@ Served::~Served() {
 }
 
 Served::Ended Served::stop(int signal) {
-  const auto begin = std::chrono::steady_clock::now();
   kill(process_, signal);
+  return wait();
+}
+
+Served::Ended Served::wait() {
+  const auto begin = std::chrono::steady_clock::now();
   int status = 0;
   waitpid(process_, &status, 0);
   process_ = -1;
   return {
       .code = WIFEXITED(status) ? WEXITSTATUS(status) : -1,
       .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+}
+
+std::vector<pid_t> Served::processes() const {
+  std::vector<pid_t> found;
+  const auto add_children = [&](pid_t of) {
+    const std::string task = std::to_string(of);
+    std::istringstream children(
+        trainer_test::read_file("/proc/" + task + "/task/" + task + "/children"));
+    for (pid_t child = 0; children >> child;) {
+      found.push_back(child);
+    }
+  };
+  add_children(process_);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    add_children(found[i]);
+  }
+  return found;
 }
 
 Served::Ended Served::stop() { return stop(SIGTERM); }

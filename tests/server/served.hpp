@@ -27,6 +27,10 @@ class Served {
   Ended stop();
   /// Bytes of memory that the process has had at most.
   std::size_t peak_bytes() const;
+  /// The processes that it has started, with those of these: the first launched the others.
+  std::vector<pid_t> processes() const;
+  /// Waits for the end.
+  Ended wait();
   /// Threads that it has.
   int threads() const;
 

@@ -334,3 +334,34 @@ TEST_CASE("tools are refused where the template does not write them in a known f
   const Served other(std::vector<std::string>{});  // it has marks of its own
   has(wrong(other, {{"tools", json::array({tool("a", place)})}}), part);
 }
+
+TEST_CASE("a schema that is sent again is compiled once, and the last eight are kept") {
+  const Served server({});
+  const auto answer = [&](int longest) {
+    const json body = {{"prompt", "Question:"},
+                       {"max_tokens", 40},
+                       {"json_schema", {{"type", "string"}, {"maxLength", longest}}}};
+    const Response response = ask(server.port, post(body.dump(), "", "/v1/completions"));
+    REQUIRE(response.status == 200);
+    return json::parse(response.body)["choices"][0]["text"].get<std::string>();
+  };
+  const auto count = [&](const std::string& name) {
+    const std::string all = ask(server.port, server_test::get("/metrics")).body;
+    const std::string line = "\ntessera_grammars_" + name + "_total ";
+    return std::stoi(all.substr(all.find(line) + line.size()));
+  };
+  const std::string first = answer(3);
+  CHECK(answer(3) == first);
+  CHECK(count("compiled") == 1);
+  CHECK(count("kept") == 1);
+  for (int longest = 4; longest < 11; ++longest) {
+    answer(longest);
+  }
+  CHECK(answer(3) == first);  // used last, so the next one takes the place of 4
+  answer(11);
+  CHECK(count("compiled") == 9);
+  answer(3);
+  CHECK(count("compiled") == 9);
+  answer(4);
+  CHECK(count("compiled") == 10);
+}

@@ -143,6 +143,7 @@ int run_compare(const CompareArguments& arguments);
 struct ServeArguments : ModelArguments {
   ServeOptions options = {};
   std::string token_file;  // its first line is the token; empty: none
+  bool heals = false;      // ranks that die are started again
 };
 /// `tessera serve`: prints the address, and answers until it is interrupted. Errors (input): those
 /// of use_model, serve and read_token.

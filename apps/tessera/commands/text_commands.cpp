@@ -62,14 +62,51 @@ CLI::App* add(CLI::App& program, std::function<int()>& chosen, const char* name,
   return command;
 }
 
+constexpr const char* adapter_help =
+    "A folder of PEFT whose low-rank updates are merged with the model folder's weights";
+
+void add_adapter(CLI::App& command, ModelArguments& arguments) {
+  command.add_option("--adapter", arguments.adapter, adapter_help);
+}
+
+/// Of a server: a folder that is merged, or NAME=FOLDER for requests that name it.
+void add_adapters(CLI::App& command, ServeArguments& arguments) {
+  const auto take = [&arguments](const std::vector<std::string>& all) {
+    for (const std::string& one : all) {
+      const std::size_t sign = one.find('=');
+      const bool has_name = sign != std::string::npos && one.find('/') > sign;
+      if (has_name) {
+        arguments.options.adapters.named.emplace_back(one.substr(0, sign), one.substr(sign + 1));
+      } else if (arguments.adapter.empty() && !one.empty()) {
+        arguments.adapter = one;
+      } else {
+        throw CLI::ValidationError("--adapter", "one folder is merged; give others as NAME=FOLDER");
+      }
+    }
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--adapter", take,
+          std::string(adapter_help) +
+              "; or NAME=FOLDER, once or more: requests choose it by its name")
+      ->type_name("FOLDER")
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+  command.add_option("--adapter-folder", arguments.options.adapters.folder,
+                     "A folder: requests may load adapters that are below it");
+  command
+      .add_option("--adapters", arguments.options.adapters.most,
+                  "Adapters at the same time that requests choose by their names, at most")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
 void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
   command.add_option("--tokenizer", arguments.tokenizer,
                      "A folder or file with the tokenizer; default: the model's own");
   command.add_option("--base", arguments.base,
                      "Where the base of a checkpoint that names one is now, if it has moved");
-  command.add_option("--adapter", arguments.adapter,
-                     "A folder of PEFT whose low-rank updates are merged with the model folder's "
-                     "weights");
   add_precision(command, arguments.precision, arguments.keys);
   command
       .add_option(
@@ -162,6 +199,7 @@ void add_generate(CLI::App& program, std::function<int()>& chosen) {
   CLI::App* command = add(program, chosen, "generate", "Continue texts with a trained model",
                           arguments, &run_generate);
   add_tokenizer_and_ranks(*command, *arguments);
+  add_adapter(*command, *arguments);
   CLI::Option* prompt = command->add_option("--prompt", arguments->prompt, "The text to continue");
   command
       ->add_option("--prompts", arguments->prompts,
@@ -194,6 +232,7 @@ void add_chat(CLI::App& program, std::function<int()>& chosen) {
       add(program, chosen, "chat", "Talk to a model: a question in each line of the input",
           arguments, &run_chat);
   add_tokenizer_and_ranks(*command, *arguments);
+  add_adapter(*command, *arguments);
   command->add_option("--system", arguments->system, "The message of the system");
   add_chat_template(*command, arguments->chat_template);
   add_length(*command, arguments->options);
@@ -206,6 +245,7 @@ void add_evaluate(CLI::App& program, std::function<int()>& chosen) {
       add(program, chosen, "evaluate", "Measure a model: perplexity of texts, answers to questions",
           arguments, &run_evaluate);
   add_tokenizer_and_ranks(*command, *arguments);
+  add_adapter(*command, *arguments);
   command->add_option("--text", arguments->text, "Text files: their perplexity");
   command->add_option("--jsonl", arguments->jsonl,
                       "JSONL files of records, as a run trains on: the perplexity of answers");
@@ -341,6 +381,7 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
       add(program, chosen, "serve", "Answer chat completions over HTTP, as OpenAI's interface",
           arguments, &run_serve);
   add_tokenizer_and_ranks(*command, *arguments);
+  add_adapters(*command, *arguments);
   command->add_option("--host", options.host, "The address to listen at; others need a token")
       ->capture_default_str();
   command->add_option("--port", options.port, "The port; 0: any that is free")
@@ -349,6 +390,25 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
   command->add_option("--token-file", arguments->token_file,
                       "A file whose first line is the token that clients must send");
   add_chat_template(*command, options.chat_template);
+  command
+      ->add_option_function<std::string>(
+          "--pooling",
+          [&options](const std::string& name) {
+            options.pooling =
+                std::map<std::string, EmbeddingPooling>{{"first", EmbeddingPooling::first},
+                                                        {"mean", EmbeddingPooling::mean},
+                                                        {"last", EmbeddingPooling::last}}
+                    .at(name);
+          },
+          "Of which tokens' hidden states embeddings are made; default: as the folder says, else "
+          "mean of an encoder and last of others")
+      ->check(CLI::IsMember({"first", "mean", "last"}));
+  command->add_flag("--page", options.page,
+                    "Answer / with a page in a browser to talk with the model and see its "
+                    "probabilities");
+  command->add_flag("--heal", arguments->heals,
+                    "The model is on ranks of its own, which start again when one of them dies: "
+                    "answers that are being written continue");
   command->add_option("--seconds", options.seconds, "The time of an answer, at most")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
@@ -405,7 +465,7 @@ text::ModelFiles model_files(const ModelArguments& arguments) {
 }
 
 int use_model(const ModelArguments& arguments,
-              const std::function<int(const text::TextModel&)>& act) {
+              const std::function<int(const text::TextModel&)>& act, bool adapters, bool heals) {
   const int ranks = arguments.ranks > 0 ? arguments.ranks : arguments.context;
   const int context = arguments.context;
   if (ranks % context != 0) {
@@ -421,14 +481,16 @@ int use_model(const ModelArguments& arguments,
                 .advice = context > 1 ? "choose a divisor of --ranks / --context"
                                       : "choose a divisor of --ranks"});
   }
+  text::ModelFiles files = model_files(arguments);
+  files.adapters = adapters;
   return text::with_text_model(
-      model_files(arguments),
-      {.copies = ranks / context / split, .context = context, .split = split},
+      files, {.copies = ranks / context / split, .context = context, .split = split},
       [&](const text::TextModel& model) {
         const int code = act(model);
         check_stdout();  // of this rank
         return code;
-      });
+      },
+      heals);
 }
 
 void note_slow(const std::string& because) {

@@ -25,10 +25,12 @@ text::ModelFiles model_files(const ModelArguments& arguments);
 /// Adds the options for the form of weights, keys and values.
 void add_precision(CLI::App& command, coded::WeightForm& weights, std::optional<DType>& keys);
 
-/// Calls `act` with the model that a command names, on its ranks (with_text_model). Errors (input):
-/// copies that the ranks do not make; those of with_text_model.
+/// Calls `act` with the model that a command names, on its ranks (with_text_model). `adapters`: see
+/// text::ModelFiles. `heals`: see with_text_model. Errors (input): copies that the ranks do not
+/// make; those of with_text_model.
 int use_model(const ModelArguments& arguments,
-              const std::function<int(const text::TextModel&)>& act);
+              const std::function<int(const text::TextModel&)>& act, bool adapters = false,
+              bool heals = false);
 
 /// Says on stderr why texts are made slowly (text::Decoding::slow_because); nothing where they are
 /// not.

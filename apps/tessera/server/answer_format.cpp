@@ -37,9 +37,13 @@ Ordered headed(const AnswerHead& head, const char* object) {
   return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
 }
 
-Ordered model_of(const AnswerHead& head) {
-  return {
-      {"id", head.model}, {"object", "model"}, {"created", head.created}, {"owned_by", "tessera"}};
+Ordered model_of(const ServedModel& model) {
+  Ordered json = {
+      {"id", model.name}, {"object", "model"}, {"created", model.created}, {"owned_by", "tessera"}};
+  if (!model.parent.empty()) {
+    json["parent"] = model.parent;
+  }
+  return json;
 }
 
 std::string event_of(const Ordered& json) { return "data: " + json_text(json) + "\n\n"; }
@@ -249,10 +253,14 @@ std::string error_json(const std::string& message, const char* type) {
   return json_text(Ordered{{"error", {{"message", message}, {"type", type}, {"code", nullptr}}}});
 }
 
-std::string model_json(const AnswerHead& head) { return json_text(model_of(head)); }
+std::string model_json(const ServedModel& model) { return json_text(model_of(model)); }
 
-std::string models_json(const AnswerHead& head) {
-  return json_text(Ordered{{"object", "list"}, {"data", Ordered::array({model_of(head)})}});
+std::string models_json(std::span<const ServedModel> models) {
+  Ordered list = Ordered::array();
+  for (const ServedModel& model : models) {
+    list.push_back(model_of(model));
+  }
+  return json_text(Ordered{{"object", "list"}, {"data", std::move(list)}});
 }
 
 std::string tokens_json(std::span<const std::int64_t> tokens, std::int64_t longest) {

@@ -15,6 +15,13 @@ struct AnswerHead {
   std::int64_t created = 0;  // seconds since 1970
 };
 
+/// A name that requests may give as their model.
+struct ServedModel {
+  std::string name;
+  std::int64_t created = 0;  // seconds since 1970
+  std::string parent = {};   // of an adapter: the model; empty: it is the model
+};
+
 struct TokenUsage {
   std::int64_t prompt = 0;
   std::int64_t completion = 0;
@@ -96,8 +103,8 @@ const AnswerFormat& completion_format();
 inline constexpr const char* stream_end = "data: [DONE]\n\n";
 
 std::string error_json(const std::string& message, const char* type);
-std::string model_json(const AnswerHead& head);
-std::string models_json(const AnswerHead& head);
+std::string model_json(const ServedModel& model);
+std::string models_json(std::span<const ServedModel> models);
 /// Tokens of a text with their number and the longest sequence of the model; a text of tokens.
 std::string tokens_json(std::span<const std::int64_t> tokens, std::int64_t longest);
 std::string prompt_json(const std::string& text);

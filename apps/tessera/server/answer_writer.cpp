@@ -17,35 +17,12 @@ module;
 module tessera.app.server;
 
 import :answer_writer;
+import :model_service;
 import tessera.base;
 import tessera.text;
 import tessera.tokenize;
 
 namespace tessera::app {
-
-HttpAnswer error_answer(int status, const std::string& message) {
-  const char* const type = status == 401   ? "authentication_error"
-                           : status == 403 ? "permission_error"
-                           : status < 500  ? "invalid_request_error"
-                                           : "server_error";
-  HttpAnswer answer{.status = status, .body = error_json(message, type)};
-  if (status == 401) {
-    answer.headers.push_back({"WWW-Authenticate", "Bearer"});
-  }
-  if (status == 503) {
-    answer.headers.push_back({"Retry-After", "1"});
-  }
-  return answer;
-}
-
-HttpAnswer error_answer(const std::exception& error) {
-  const auto* const known = dynamic_cast<const Error*>(&error);
-  const ErrorKind kind = known == nullptr ? ErrorKind::run : known->kind();
-  return error_answer(kind == ErrorKind::input         ? 400
-                      : kind == ErrorKind::interrupted ? 503
-                                                       : 500,
-                      error.what());
-}
 
 AnswerWriter::AnswerWriter(HttpResponder responder, AnswerHead head,
                            const tokenize::Tokenizer& tokenizer, ServerCounts& counts,

@@ -13,9 +13,6 @@ import :server_counts;
 
 namespace tessera::app {
 
-HttpAnswer error_answer(int status, const std::string& message);
-HttpAnswer error_answer(const std::exception& error);
-
 /// What a text of an answer begins with.
 struct AnswerPrompt {
   std::vector<std::int64_t> tokens;

@@ -9,6 +9,7 @@ module;
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tessera/limits.hpp>
 #include <thread>
@@ -22,51 +23,63 @@ import tessera.text;
 namespace tessera::app {
 
 AnswerJob::AnswerJob(std::vector<std::int64_t> prompt, text::GenerationOptions options,
-                     std::chrono::seconds most_seconds, AnswerReceiver receiver)
+                     std::chrono::seconds most_seconds, AnswerReceiver receiver, AdapterUse adapter)
     : prompt_(std::move(prompt)),
       options_(std::move(options)),
       most_seconds_(most_seconds),
-      receiver_(std::move(receiver)) {}
+      receiver_(std::move(receiver)),
+      adapter_(std::move(adapter)) {}
 
-void AnswerJob::refuse() {
+ModelJob::~ModelJob() = default;
+
+void ModelJob::refuse() {
   if (!cancelled_) {
-    receiver_.failed(Error("the server stops", ErrorKind::interrupted));
+    fail_with(Error("the server stops", ErrorKind::interrupted));
   }
 }
 
-void AnswerJob::begin(const std::shared_ptr<AnswerJob>& job, const text::TextModel& model,
-                      text::Engine& engine, const std::function<bool()>& wanted) {
+void ModelJob::begin(const std::shared_ptr<ModelJob>& job, const text::TextModel& model,
+                     text::Engine& engine, const std::function<bool()>& wanted) {
   if (job->cancelled_) {
     return;
   }
   try {
-    const auto end_at = std::chrono::steady_clock::now() + job->most_seconds_;
-    const auto goes_on = [job, wanted, end_at] {
-      return wanted() && !job->cancelled_ && std::chrono::steady_clock::now() < end_at;
-    };
-    const auto receive = [job, goes_on](std::size_t, const text::TextPart& part) {
-      if (!job->cancelled_) {
-        job->receiver_.part(part);
-      }
-      return goes_on();
-    };
-    const auto continuation =
-        std::make_shared<text::Continuation>(model, job->prompt_, 0, job->options_, receive);
-    if (continuation->ended()) {
-      job->end(*continuation, wanted(), nullptr);
-      return;
+    if (auto request = job->request(job, model, wanted)) {
+      engine.submit(std::move(*request));
     }
-    engine.submit(
-        {.prompt = job->prompt_,
-         .tokens = job->options_.tokens,
-         .scored = continuation->scored_prompt(),
-         .next = [continuation](const auto& logits) { return continuation->next(logits); },
-         .wanted = goes_on,
-         .ended = [job, continuation, wanted](
-                      const std::exception* error) { job->end(*continuation, wanted(), error); }});
   } catch (const std::exception& error) {
-    job->receiver_.failed(error);
+    job->fail_with(error);
   }
+}
+
+std::optional<text::EngineRequest> AnswerJob::request(const std::shared_ptr<ModelJob>& self,
+                                                      const text::TextModel& model,
+                                                      const std::function<bool()>& wanted) {
+  const auto end_at = std::chrono::steady_clock::now() + most_seconds_;
+  const auto goes_on = [self, wanted, end_at] {
+    return wanted() && !self->cancelled() && std::chrono::steady_clock::now() < end_at;
+  };
+  const auto receive = [this, self, goes_on](std::size_t, const text::TextPart& part) {
+    if (!self->cancelled()) {
+      receiver_.part(part);
+    }
+    return goes_on();
+  };
+  const auto continuation =
+      std::make_shared<text::Continuation>(model, prompt_, 0, options_, receive);
+  if (continuation->ended()) {
+    end(*continuation, wanted(), nullptr);
+    return std::nullopt;
+  }
+  return text::EngineRequest{
+      .prompt = prompt_,
+      .tokens = options_.tokens,
+      .scored = continuation->scored_prompt(),
+      .adapter = adapter_ ? adapter_->number : 0,
+      .next = [continuation](const auto& logits) { return continuation->next(logits); },
+      .wanted = goes_on,
+      .ended = [this, self, continuation,
+                wanted](const std::exception* error) { end(*continuation, wanted(), error); }};
 }
 
 void AnswerJob::end(text::Continuation& continuation, bool wanted, const std::exception* error) {
@@ -74,7 +87,7 @@ void AnswerJob::end(text::Continuation& continuation, bool wanted, const std::ex
     refuse();  // ranks end by an error, too
     return;
   }
-  if (cancelled_) {
+  if (cancelled()) {
     return;
   }
   if (error != nullptr) {
@@ -88,7 +101,7 @@ void AnswerJob::end(text::Continuation& continuation, bool wanted, const std::ex
 struct JobQueue::State {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::shared_ptr<AnswerJob>> waiting;
+  std::deque<std::shared_ptr<ModelJob>> waiting;
   std::size_t most;
   bool closed = false;
 };
@@ -96,7 +109,7 @@ struct JobQueue::State {
 JobQueue::JobQueue(std::size_t most) : state_(std::make_unique<State>()) { state_->most = most; }
 JobQueue::~JobQueue() = default;
 
-bool JobQueue::add(const std::vector<std::shared_ptr<AnswerJob>>& jobs) {
+bool JobQueue::add(const std::vector<std::shared_ptr<ModelJob>>& jobs) {
   const std::lock_guard lock(state_->mutex);
   // A request of many texts is one that waits.
   if (state_->closed || state_->waiting.size() >= state_->most) {
@@ -107,33 +120,33 @@ bool JobQueue::add(const std::vector<std::shared_ptr<AnswerJob>>& jobs) {
   return true;
 }
 
-void JobQueue::leave(const std::shared_ptr<AnswerJob>& job) {
+void JobQueue::leave(const std::shared_ptr<ModelJob>& job) {
   job->cancel();
   const std::lock_guard lock(state_->mutex);
   std::erase(state_->waiting, job);
 }
 
-std::shared_ptr<AnswerJob> JobQueue::take(std::chrono::milliseconds within) {
+std::shared_ptr<ModelJob> JobQueue::take(std::chrono::milliseconds within) {
   std::unique_lock lock(state_->mutex);
   state_->changed.wait_for(lock, within,
                            [&] { return state_->closed || !state_->waiting.empty(); });
   if (state_->waiting.empty()) {
     return nullptr;
   }
-  std::shared_ptr<AnswerJob> next = std::move(state_->waiting.front());
+  std::shared_ptr<ModelJob> next = std::move(state_->waiting.front());
   state_->waiting.pop_front();
   return next;
 }
 
 void JobQueue::close() {
-  std::deque<std::shared_ptr<AnswerJob>> left;
+  std::deque<std::shared_ptr<ModelJob>> left;
   {
     const std::lock_guard lock(state_->mutex);
     state_->closed = true;
     left.swap(state_->waiting);
   }
   state_->changed.notify_all();
-  for (const std::shared_ptr<AnswerJob>& job : left) {
+  for (const std::shared_ptr<ModelJob>& job : left) {
     job->refuse();
   }
 }

@@ -2,6 +2,7 @@ export module tessera.app.server:jobs;
 
 import tessera.app.base;
 import tessera.text;
+import :served_adapters;
 
 // Answers that clients wait for. One thread has the model and makes several at the same time.
 
@@ -14,31 +15,55 @@ struct AnswerReceiver {
   std::function<void(const std::exception& error)> failed;    // of kind interrupted: try it again
 };
 
-/// An answer that a client waits for: it waits in a queue, then in an engine.
-class AnswerJob {
+/// What a client waits for: it waits in a queue, then in an engine.
+class ModelJob {
  public:
-  AnswerJob(std::vector<std::int64_t> prompt, text::GenerationOptions options,
-            std::chrono::seconds most_seconds, AnswerReceiver receiver);
+  ModelJob() = default;
+  virtual ~ModelJob();
+  ModelJob(const ModelJob&) = delete;
+  ModelJob& operator=(const ModelJob&) = delete;
 
   /// The client has gone: no more is made, and nothing is received.
   void cancel() { cancelled_ = true; }
   bool cancelled() const { return cancelled_; }
 
-  /// Gives the job to the engine, whose steps make the answer while `wanted` is true: it is asked
-  /// before each of them.
-  static void begin(const std::shared_ptr<AnswerJob>& job, const text::TextModel& model,
+  /// Gives the job to the engine, whose steps work on it while `wanted` is true: it is asked before
+  /// each of them.
+  static void begin(const std::shared_ptr<ModelJob>& job, const text::TextModel& model,
                     text::Engine& engine, const std::function<bool()>& wanted);
   /// Ends it, if it has not begun: the server stops.
   void refuse();
 
  private:
+  /// What begin() submits; `self` keeps the job. Nothing: it has ended.
+  virtual std::optional<text::EngineRequest> request(const std::shared_ptr<ModelJob>& self,
+                                                     const text::TextModel& model,
+                                                     const std::function<bool()>& wanted) = 0;
+  /// Its client gets this error; of kind interrupted: it may try again.
+  virtual void fail_with(const std::exception& error) = 0;
+
+  std::atomic<bool> cancelled_ = false;
+};
+
+/// An answer of a text.
+class AnswerJob : public ModelJob {
+ public:
+  AnswerJob(std::vector<std::int64_t> prompt, text::GenerationOptions options,
+            std::chrono::seconds most_seconds, AnswerReceiver receiver,
+            AdapterUse adapter = nullptr);
+
+ private:
+  std::optional<text::EngineRequest> request(const std::shared_ptr<ModelJob>& self,
+                                             const text::TextModel& model,
+                                             const std::function<bool()>& wanted) override;
+  void fail_with(const std::exception& error) override { receiver_.failed(error); }
   void end(text::Continuation& continuation, bool wanted, const std::exception* error);
 
   std::vector<std::int64_t> prompt_;
   text::GenerationOptions options_;
   std::chrono::seconds most_seconds_;
   AnswerReceiver receiver_;
-  std::atomic<bool> cancelled_ = false;
+  AdapterUse adapter_;  // null: the model's own answer
 };
 
 /// The jobs that wait, in their order.
@@ -48,12 +73,12 @@ class JobQueue {
   ~JobQueue();
 
   /// Adds all of them or none. False: there are too many, or the queue is closed.
-  bool add(const std::vector<std::shared_ptr<AnswerJob>>& jobs);
-  bool add(const std::shared_ptr<AnswerJob>& job) { return add(std::vector{job}); }
+  bool add(const std::vector<std::shared_ptr<ModelJob>>& jobs);
+  bool add(const std::shared_ptr<ModelJob>& job) { return add(std::vector{job}); }
   /// Cancels it. If it waits, its place is free at once.
-  void leave(const std::shared_ptr<AnswerJob>& job);
+  void leave(const std::shared_ptr<ModelJob>& job);
   /// The next one; null where none comes within this time, or the queue is closed.
-  std::shared_ptr<AnswerJob> take(std::chrono::milliseconds within);
+  std::shared_ptr<ModelJob> take(std::chrono::milliseconds within);
   /// Refuses those that wait and all later ones.
   void close();
 

@@ -3,27 +3,24 @@ module;
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <charconv>
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <exception>
-#include <filesystem>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.app.server;
 
 import :answer_writer;
+import :grammar_cache;
+import :model_service;
+import :stop_signals;
 import tessera.base;
 import tessera.grammar;
 import tessera.text;
@@ -32,135 +29,68 @@ import tessera.tokenize;
 namespace tessera::app {
 namespace {
 
-volatile std::sig_atomic_t stop_requested = 0;
-
-/// While it exists, SIGINT and SIGTERM set `stop_requested`.
-class StopSignals {
- public:
-  StopSignals() {
-    stop_requested = 0;
-    struct sigaction action = {};
-    action.sa_handler = [](int) { stop_requested = 1; };
-    sigaction(SIGINT, &action, &before_[0]);
-    sigaction(SIGTERM, &action, &before_[1]);
-  }
-  ~StopSignals() {
-    sigaction(SIGINT, &before_[0], nullptr);
-    sigaction(SIGTERM, &before_[1], nullptr);
-  }
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
-
- private:
-  std::array<struct sigaction, 2> before_ = {};
-};
-
 bool is_to_stop(const text::TextModel& model) {
-  return stop_requested != 0 || model.ranks().interrupted();
-}
-
-/// The last part of a path.
-std::string name_of(const std::string& path) {
-  const auto whole = std::filesystem::absolute(path).lexically_normal();
-  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
-}
-
-/// The name in a path of which some bytes may be written as %XX.
-std::string decoded(std::string_view path) {
-  std::string text;
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    unsigned byte = 0;
-    const char* const digits = path.data() + i + 1;
-    if (path[i] == '%' && i + 2 < path.size() &&
-        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
-      text += static_cast<char>(byte);
-      i += 2;
-    } else {
-      text += path[i];
-    }
-  }
-  return text;
+  return StopSignals::requested() || model.ranks().interrupted();
 }
 
 /// What the server has for its clients: the model's answers, several at the same time.
-class TextServer : public HttpService {
+class TextServer : public ModelService {
  public:
   TextServer(const text::TextModel& model, const ServeOptions& options)
-      : model_(model),
+      : ModelService(model_name(model.path()), options.token, options.waiting),
+        model_(model),
         options_(options),
         engine_(model.ranks(), model.shape().vocab, options.engine),
-        jobs_(static_cast<std::size_t>(options.waiting)),
-        name_(name_of(model.path())),
-        readers_(static_cast<std::size_t>(options.waiting)) {
+        adapters_(model, options.adapters, name()),
+        pooling_(pooling_of(model.path(), options)),
+        features_(engine_.has_states() ? model.ranks().state_features() : 0),
+        jobs_(static_cast<std::size_t>(options.waiting)) {
     if (text::chat_template_of(model, options.chat_template) != nullptr) {
       format_.emplace(model, options.chat_template);
     }
+    if (options.page) {
+      add_page();
+    }
+    const auto add_reader = [&](const char* path, auto member) {
+      add(path, [this, member](const auto& body, const auto& responder) {
+        (this->*member)(body, responder);
+      });
+    };
+    add_reader("/v1/chat/completions", &TextServer::answer_chat);
+    add_reader("/v1/completions", &TextServer::answer_completion);
+    add_reader("/v1/embeddings", &TextServer::answer_embeddings);
+    add_reader("/v1/load_lora_adapter", &TextServer::load_adapter);
+    add_reader("/v1/unload_lora_adapter", &TextServer::unload_adapter);
+    add_reader("/tokenize", &TextServer::answer_tokenize);
+    add_reader("/detokenize", &TextServer::answer_detokenize);
   }
+  ~TextServer() override { end_readers(); }
+  TextServer(const TextServer&) = delete;
+  TextServer& operator=(const TextServer&) = delete;
 
   void run(const std::function<void(int)>& started) {
     HttpServer http(options_.host, options_.port, options_.token.empty(), options_.limits, *this);
     try {
       started(http.port());
       while (!stops()) {
+        adapters_.work();
         begin_jobs();
         engine_.step();
-        counts_.set_engine(engine_.counts());
+        counts().set_engine(engine_.counts());
         model_.ranks().check_others();
         http.check();
       }
       engine_.step();  // those that are not wanted any more are told
     } catch (...) {
       jobs_.close();
+      http.stop(std::chrono::milliseconds(300));
       throw;
     }
     jobs_.close();
     http.stop(std::chrono::milliseconds(300));
   }
 
-  std::optional<HttpAnswer> refusal(const HttpHead& head) override {
-    const auto problem = access_problem(head, options_.token);
-    return problem ? std::optional(error(*problem)) : std::nullopt;
-  }
-
-  HttpAnswer error(const HttpProblem& problem) override {
-    return error_answer(problem.status, problem.text);
-  }
-
-  void handle(HttpRequest request, HttpResponder responder) override {
-    constexpr std::string_view models = "/v1/models";
-    for (const auto& [path, read] : endpoints_) {
-      if (request.path == path) {
-        if (is_allowed(request, {"POST"}, responder)) {
-          read_later(read, std::move(request.body), responder);
-        }
-        return;
-      }
-    }
-    if (request.path == "/health") {
-      answer_get(request, responder, {.body = "{\"status\":\"ok\"}"});
-    } else if (request.path == "/metrics") {
-      answer_get(request, responder,
-                 {.type = "text/plain; version=0.0.4; charset=utf-8", .body = counts_.text()});
-    } else if (request.path == models) {
-      answer_get(request, responder, {.body = models_json(head(""))});
-    } else if (request.path.starts_with(std::string(models) + "/") &&
-               decoded(std::string_view(request.path).substr(models.size() + 1)) == name_) {
-      answer_get(request, responder, {.body = model_json(head(""))});
-    } else {
-      responder.answer(error_answer(404, request.path.starts_with(models)
-                                             ? "there is no such model"
-                                             : "there is no such path"));
-    }
-  }
-
  private:
-  /// Answers a request by its body, in the thread of the readers. Errors become the answer.
-  using Reader = void (TextServer::*)(const std::string& body, const HttpResponder& responder);
-  struct Endpoint {
-    std::string_view path;
-    Reader read;
-  };
-
   bool stops() const { return is_to_stop(model_); }
 
   /// Those that wait join, while there are places; where nothing is at work, after a time at most.
@@ -175,49 +105,109 @@ class TextServer : public HttpService {
     }
   }
 
-  static HttpAnswer busy() { return error_answer(503, "too many requests are waiting"); }
-
-  static bool is_allowed(const HttpRequest& request, std::initializer_list<const char*> methods,
-                         const HttpResponder& responder) {
-    if (std::ranges::find(methods, request.method) != methods.end()) {
-      return true;
+  std::vector<ServedModel> models() const override {
+    std::vector<ServedModel> all = ModelService::models();
+    for (const AdapterUse& adapter : adapters_.all()) {
+      all.push_back({.name = adapter->name, .created = adapter->created, .parent = name()});
     }
-    HttpAnswer answer = error_answer(405, "the path is not one for this method");
-    answer.headers.push_back({"Allow", fmt::format("{}", fmt::join(methods, ", "))});
-    responder.answer(answer);
-    return false;
+    return all;
   }
 
-  static void answer_get(const HttpRequest& request, const HttpResponder& responder,
-                         HttpAnswer answer) {
-    if (is_allowed(request, {"GET", "HEAD"}, responder)) {
-      responder.answer(std::move(answer));
+  /// The adapter that a request names as its model; null: the model itself. Without adapters any
+  /// name is the model's, as clients have names of their own.
+  AdapterUse adapter_of(const std::string& model) const {
+    if (model.empty() || model == name() || !options_.adapters.used()) {
+      return nullptr;
+    }
+    AdapterUse adapter = adapters_.find(model);
+    if (adapter == nullptr) {
+      throw RequestError(404, fmt::format("model: there is no model '{}'", shown(model)));
+    }
+    return adapter;
+  }
+
+  /// Of the last token unless the folder or the command says otherwise.
+  static EmbeddingPooling pooling_of(const std::string& model, const ServeOptions& options) {
+    const auto pooling = options.pooling ? options.pooling : stored_pooling(model);
+    if (pooling == EmbeddingPooling::first) {
+      fail_input({.thing = "pooling",
+                  .wrong = "the first token of a model of the next token knows no other one",
+                  .expected = "mean or last"});
+    }
+    return pooling.value_or(EmbeddingPooling::last);
+  }
+
+  void answer_embeddings(const std::string& body, const HttpResponder& responder) {
+    if (features_ == 0) {
+      throw RequestError(404,
+                         "the model gives no embeddings: it computes texts one after the "
+                         "other, or its family has no head");
+    }
+    EmbeddingRequest request = parse_embedding_request(body, model_.shape().vocab, features_);
+    const AdapterUse adapter = adapter_of(request.model);
+    std::vector<AnswerPrompt> inputs;
+    std::int64_t count = 0;
+    for (RequestPrompt& input : request.inputs) {
+      inputs.push_back({.tokens = input.tokens.empty() ? text::prompt_tokens(model_, input.text)
+                                                       : std::move(input.tokens)});
+      check_room("input", inputs.back(), model_.usual_length());
+      count += std::ssize(inputs.back().tokens);
+    }
+    const auto answer = std::make_shared<EmbeddingAnswer>(responder, counts(), std::move(request),
+                                                          adapter ? adapter->name : name(), count);
+    std::vector<std::shared_ptr<ModelJob>> jobs;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      jobs.push_back(std::make_shared<EmbeddingJob>(std::move(inputs[i].tokens), pooling_, i,
+                                                    answer, adapter));
+    }
+    leave_with(responder, {jobs.begin(), jobs.end()});
+    if (!jobs_.add(jobs)) {
+      answer->refuse(busy_answer(), RequestEnd::busy);
     }
   }
 
-  /// `prefix`: what the answer's id begins with.
-  AnswerHead head(const char* prefix) {
-    return {.id = fmt::format("{}-{}-{}", prefix, started_, ++answers_),
-            .model = name_,
-            .created = static_cast<std::int64_t>(std::time(nullptr))};
-  }
-
-  void read_later(Reader read, std::string body, const HttpResponder& responder) {
-    const auto left = std::make_shared<std::atomic<bool>>(false);
-    responder.on_leave([left] { *left = true; });
-    const auto task = [this, left, read, responder, text = std::move(body)] {
-      if (*left) {
-        return;
+  /// Where the client goes, so do its jobs.
+  void leave_with(const HttpResponder& responder, std::vector<std::weak_ptr<ModelJob>> jobs) {
+    // The jobs have the responder: it must not have the jobs.
+    responder.on_leave([this, jobs = std::move(jobs)] {
+      for (const std::weak_ptr<ModelJob>& one : jobs) {
+        if (const auto there = one.lock()) {
+          jobs_.leave(there);
+        }
       }
-      try {
-        (this->*read)(text, responder);
-      } catch (const std::exception& error) {
-        responder.answer(error_answer(error));
-      }
-    };
-    if (!readers_.add(task)) {
-      responder.answer(busy());
+    });
+  }
+
+  void check_loads() const {
+    if (options_.adapters.folder.empty()) {
+      throw RequestError(403,
+                         "requests may not load or unload adapters: the server was started "
+                         "without --adapter-folder");
     }
+  }
+
+  void load_adapter(const std::string& body, const HttpResponder& responder) {
+    check_loads();
+    const AdapterRequest request = parse_load_request(body);
+    adapters_.load(
+        request.name, request.path, [responder, name = request.name](const std::exception* error) {
+          responder.answer(error != nullptr ? error_answer(*error)
+                                            : success(fmt::format("adapter '{}' loaded", name)));
+        });
+  }
+
+  void unload_adapter(const std::string& body, const HttpResponder& responder) {
+    check_loads();
+    const AdapterRequest request = parse_unload_request(body);
+    if (!adapters_.unload(request.name)) {
+      throw RequestError(404,
+                         fmt::format("lora_name: there is no adapter '{}'", shown(request.name)));
+    }
+    responder.answer(success(fmt::format("adapter '{}' unloaded", request.name)));
+  }
+
+  static HttpAnswer success(const std::string& text) {
+    return {.type = "text/plain; charset=utf-8", .body = "Success: " + text};
   }
 
   const text::ChatFormat& format() const {
@@ -227,6 +217,16 @@ class TextServer : public HttpService {
                   .advice = "use /v1/completions, or start the server with --chat-template FILE"});
     }
     return *format_;
+  }
+
+  /// Differs where the grammar of a request's calls does.
+  static std::string tools_key(const ChatRequest& chat) {
+    std::string key = fmt::format("tools {}", chat.several_calls);
+    for (const text::Tool& tool : chat.callable) {
+      key += fmt::format("\n{} {}\n{} {}", tool.name.size(), tool.name, tool.parameters.size(),
+                         tool.parameters);
+    }
+    return key;
   }
 
   void answer_chat(const std::string& body, const HttpResponder& responder) {
@@ -243,9 +243,11 @@ class TextServer : public HttpService {
       asked.several_calls = chat.several_calls;
       asked.request.options.shown = format().tool_call_tokens();
       if (chat.must_call) {
-        asked.request.options.constraint = std::make_shared<grammar::Constraint>(
-            text::tool_call_grammar(form, chat.callable, chat.several_calls, "tools"),
-            tokens_with(asked.request.options.shown), "tools");
+        asked.request.options.constraint = grammars_.get(tools_key(chat), [&] {
+          return std::make_shared<grammar::Constraint>(
+              text::tool_call_grammar(form, chat.callable, chat.several_calls, "tools"),
+              tokens_with(asked.request.options.shown), "tools");
+        });
       }
     }
     ask(std::move(asked), "messages", responder);
@@ -266,18 +268,24 @@ class TextServer : public HttpService {
       return;
     }
     const RequestGrammar& asked = *request.grammar;
-    grammar::Grammar rules;
+    const std::string key =
+        fmt::format("{}\n{}\n{}", static_cast<int>(asked.kind), asked.place, asked.text);
+    request.options.constraint = grammars_.get(key, [&] {
+      return std::make_shared<grammar::Constraint>(rules_of(asked), tokens_with({}), asked.place);
+    });
+  }
+
+  static grammar::Grammar rules_of(const RequestGrammar& asked) {
     if (asked.kind == RequestGrammar::Kind::gbnf) {
-      rules = grammar::parse_gbnf(asked.text);
-    } else {
-      const std::size_t root = rules.add();
-      grammar::Expression all = asked.kind == RequestGrammar::Kind::json_object
-                                    ? grammar::add_json_object(rules)
-                                    : grammar::add_json_schema(rules, asked.text, asked.place);
-      rules.rules[root] = std::move(all);
+      return grammar::parse_gbnf(asked.text);
     }
-    request.options.constraint =
-        std::make_shared<grammar::Constraint>(rules, tokens_with({}), asked.place);
+    grammar::Grammar rules;
+    const std::size_t root = rules.add();
+    grammar::Expression all = asked.kind == RequestGrammar::Kind::json_object
+                                  ? grammar::add_json_object(rules)
+                                  : grammar::add_json_schema(rules, asked.text, asked.place);
+    rules.rules[root] = std::move(all);
+    return rules;
   }
 
   void answer_completion(const std::string& body, const HttpResponder& responder) {
@@ -334,77 +342,67 @@ class TextServer : public HttpService {
     return tokenizer().decode(ids);
   }
 
-  /// Error (input): a prompt leaves no room for an answer. `field`: the request's one with it.
-  void check_room(const char* field, const AnswerRequest& asked) const {
-    const std::int64_t room = model_.usual_length() - (asked.request.options.tokens > 0 ? 1 : 0);
-    for (const AnswerPrompt& prompt : asked.prompts) {
-      if (std::ssize(prompt.tokens) > room) {
-        fail_input({.thing = field,
-                    .wrong = "it is longer than the model is meant for",
-                    .expected = fmt::format("at most {} tokens", room),
-                    .got = fmt::format("{}", prompt.tokens.size())});
-      }
+  /// Error (input): a text is longer. `field`: the request's one with it.
+  static void check_room(const char* field, const AnswerPrompt& prompt, std::int64_t room) {
+    if (std::ssize(prompt.tokens) > room) {
+      fail_input({.thing = field,
+                  .wrong = "it is longer than the model is meant for",
+                  .expected = fmt::format("at most {} tokens", room),
+                  .got = fmt::format("{}", prompt.tokens.size())});
     }
   }
 
   /// The model's thread makes the texts, one job for each.
   void ask(AnswerRequest asked, const char* field, const HttpResponder& responder) {
-    check_room(field, asked);
+    for (const AnswerPrompt& prompt : asked.prompts) {
+      check_room(field, prompt, model_.usual_length() - (asked.request.options.tokens > 0 ? 1 : 0));
+    }
     const text::GenerationOptions options = asked.request.options;
     const char* const prefix = asked.format->id_prefix();
-    const auto writer = std::make_shared<AnswerWriter>(responder, head(prefix), tokenizer(),
-                                                       counts_, std::move(asked));
+    const AdapterUse adapter = adapter_of(asked.request.model);
+    const auto writer =
+        std::make_shared<AnswerWriter>(responder, head(prefix, adapter ? adapter->name : name()),
+                                       tokenizer(), counts(), std::move(asked));
     std::vector<std::shared_ptr<AnswerJob>> jobs;
     for (std::size_t index = 0; index < writer->texts(); ++index) {
       const std::vector<std::int64_t>& prompt = writer->prompt(index);
       text::GenerationOptions own = options;
       own.tokens = std::min(own.tokens, model_.usual_length() - std::ssize(prompt));
       own.seed = text::seed_of(options.seed, index);
-      jobs.push_back(std::make_shared<AnswerJob>(
-          prompt, std::move(own), std::chrono::seconds(options_.seconds), writer->receiver(index)));
+      jobs.push_back(std::make_shared<AnswerJob>(prompt, std::move(own),
+                                                 std::chrono::seconds(options_.seconds),
+                                                 writer->receiver(index), adapter));
     }
-    // The jobs have the responder: it must not have the jobs.
-    const std::vector<std::weak_ptr<AnswerJob>> weak(jobs.begin(), jobs.end());
-    writer->set_jobs(weak);
-    responder.on_leave([this, weak] {
-      for (const std::weak_ptr<AnswerJob>& one : weak) {
-        if (const auto there = one.lock()) {
-          jobs_.leave(there);
-        }
-      }
-    });
-    if (!jobs_.add(jobs)) {
-      writer->refuse(busy(), RequestEnd::busy);
+    writer->set_jobs({jobs.begin(), jobs.end()});
+    const std::vector<std::shared_ptr<ModelJob>> all(jobs.begin(), jobs.end());
+    leave_with(responder, {all.begin(), all.end()});
+    if (!jobs_.add(all)) {
+      writer->refuse(busy_answer(), RequestEnd::busy);
     }
   }
 
   const text::TextModel& model_;
   ServeOptions options_;
   std::optional<text::ChatFormat> format_;  // none: the model has no template
-  ServerCounts counts_;
   std::array<std::shared_ptr<const grammar::TokenTree>, 2> token_trees_;
+  GrammarCache grammars_{counts()};  // only the readers' thread uses it
   text::Engine engine_;
+  ServedAdapters adapters_;
+  EmbeddingPooling pooling_;
+  std::int64_t features_;  // of an embedding; 0: there are none
   JobQueue jobs_;
-  std::string name_;
-  std::int64_t started_ = static_cast<std::int64_t>(std::time(nullptr));
-  std::atomic<std::int64_t> answers_ = 0;
-  const std::array<Endpoint, 4> endpoints_ = {{
-      {"/v1/chat/completions", &TextServer::answer_chat},
-      {"/v1/completions", &TextServer::answer_completion},
-      {"/tokenize", &TextServer::answer_tokenize},
-      {"/detokenize", &TextServer::answer_detokenize},
-  }};
-  TaskThread readers_;  // the last one: its tasks use the others
 };
 
 }  // namespace
 
 void serve(const text::TextModel& model, const ServeOptions& options,
            const std::function<void(int)>& started) {
-  if (!is_local(options.host) && options.token.empty()) {
-    fail_input({.thing = options.host,
-                .wrong = "other machines could use the model without a token",
-                .advice = "give --token-file, or leave out --host"});
+  check_host(options);
+  if (options.page && !options.token.empty()) {
+    fail_input({.thing = "page",
+                .wrong = "a browser does not send the token",
+                .advice = "leave out --token-file, and reach the page from another machine by "
+                          "`ssh -L`"});
   }
   const StopSignals signals;
   // A pass of a large model may last longer than anybody waits after SIGTERM.

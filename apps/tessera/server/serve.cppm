@@ -3,6 +3,8 @@ export module tessera.app.server:serve;
 import tessera.app.base;
 import tessera.text;
 import :http_message;
+import :served_adapters;
+import :embeddings;
 
 export namespace tessera::app {
 
@@ -15,13 +17,25 @@ struct ServeOptions {
   std::int64_t seconds = 300;             // an answer ends then
   std::int64_t waiting = 128;             // requests that wait for the model; more are refused
   text::EngineOptions engine = {};        // how many are answered together, in which memory
-  HttpLimits limits = {};                 // of what clients send
+  /// Of embeddings; none: as the folder of the model says, or else by its kind.
+  std::optional<EmbeddingPooling> pooling = std::nullopt;
+  AdapterOptions adapters = {};  // that requests choose by their names
+  bool page = false;             // answers / with a page to talk with the model
+  HttpLimits limits = {};        // of what clients send
 };
 
 /// Answers requests for texts over HTTP until the process receives SIGINT or SIGTERM. `started`
-/// receives the port. Errors (input): a chat template that is not supported; an address of other
-/// machines without a token; those of HttpServer.
+/// receives the port. Errors (input): a page beside a token; those of ServedAdapters; a chat
+/// template that is not supported; an address of other machines without a token; those of
+/// HttpServer.
 void serve(const text::TextModel& model, const ServeOptions& options,
            const std::function<void(int port)>& started);
+
+/// Whether a folder has an encoder of texts, of which serve_encoder() answers with vectors.
+bool is_encoder(const std::string& folder);
+/// Answers requests for embeddings by the encoder of a folder of transformers; otherwise as
+/// serve().
+void serve_encoder(const std::string& folder, const ServeOptions& options,
+                   const std::function<void(int port)>& started);
 
 }  // namespace tessera::app

@@ -91,6 +91,10 @@ std::string ServerCounts::text() const {
          number("tessera_prompt_tokens_total", "Tokens of prompts.", "counter", prompt_tokens_) +
          number("tessera_generated_tokens_total", "Tokens that were generated.", "counter",
                 generated_tokens_) +
+         number("tessera_grammars_compiled_total", "Schemas and grammars that were compiled.",
+                "counter", compiled_grammars_) +
+         number("tessera_grammars_kept_total", "Those that an earlier request had compiled.",
+                "counter", kept_grammars_) +
          first_token_.text("tessera_first_token_seconds",
                            "From a request to the first token of an answer.") +
          whole_.text("tessera_request_seconds", "From a request to the end of its answer.");

@@ -15,6 +15,8 @@ class ServerCounts {
  public:
   void add_prompt(std::int64_t tokens) { prompt_tokens_ += tokens; }
   void add_generated(std::int64_t tokens) { generated_tokens_ += tokens; }
+  /// A grammar of a request was kept from another one, or compiled.
+  void add_grammar(bool kept) { ++(kept ? kept_grammars_ : compiled_grammars_); }
   void begin() { ++begun_; }
   /// A request that has begun, after this time.
   void end(RequestEnd how, double seconds);
@@ -43,6 +45,8 @@ class ServerCounts {
 
   std::atomic<std::int64_t> prompt_tokens_ = 0;
   std::atomic<std::int64_t> generated_tokens_ = 0;
+  std::atomic<std::int64_t> kept_grammars_ = 0;
+  std::atomic<std::int64_t> compiled_grammars_ = 0;
   std::atomic<std::int64_t> begun_ = 0;
   std::array<std::atomic<std::int64_t>, 4> ended_ = {};  // by RequestEnd
   Histogram first_token_;

@@ -207,8 +207,9 @@ void read_common(RequestFields& fields, std::string_view body, std::int64_t voca
   read_end_tokens(fields, vocab, request.options);
   read_stream(fields, request);
   fields.read("n", 1, most_texts, request.count);
-  fields.ignore({"model", "user", "safety_identifier", "metadata", "store", "service_tier",
-                 "prompt_cache_key"});
+  fields.read("model", request.model);
+  fields.ignore(
+      {"user", "safety_identifier", "metadata", "store", "service_tier", "prompt_cache_key"});
 }
 
 /// A text, or parts of which each is a text.
@@ -412,8 +413,9 @@ void read_tools(RequestFields& fields, std::string_view body, ChatRequest& reque
 }
 
 /// A text, its tokens, or a list of either.
-std::vector<RequestPrompt> prompts_of(RequestFields& fields, std::int64_t vocab) {
-  const Json* value = fields.find("prompt");
+std::vector<RequestPrompt> prompts_of(RequestFields& fields, const char* name, std::int64_t vocab,
+                                      std::int64_t most) {
+  const Json* value = fields.find(name);
   const auto is_id = [&](const Json& one) { return is_count(one, 0, vocab - 1); };
   const auto is_ids = [&](const Json& one) {
     return one.is_array() && !one.empty() && one.size() <= most_prompt_tokens &&
@@ -424,15 +426,15 @@ std::vector<RequestPrompt> prompts_of(RequestFields& fields, std::int64_t vocab)
       return RequestPrompt{.text = one.get<std::string>(), .tokens = {}};
     }
     if (!is_ids(one)) {
-      fields.refuse("prompt", fmt::format("a text that is not empty, ids from 0 to {}, or a list "
-                                          "of at most {} of either",
-                                          vocab - 1, most_texts));
+      fields.refuse(name, fmt::format("a text that is not empty, ids from 0 to {}, or a list "
+                                      "of at most {} of either",
+                                      vocab - 1, most));
     }
     return RequestPrompt{.text = {}, .tokens = one.get<std::vector<std::int64_t>>()};
   };
   const bool several = value != nullptr && value->is_array() && !value->empty() &&
                        !value->front().is_number() &&
-                       value->size() <= static_cast<std::size_t>(most_texts);
+                       value->size() <= static_cast<std::size_t>(most);
   std::vector<RequestPrompt> prompts;
   for (const Json& one : several ? *value : Json::array({value == nullptr ? Json() : *value})) {
     prompts.push_back(prompt_in(one));
@@ -477,7 +479,7 @@ CompletionRequest parse_completion_request(std::string_view body,
   RequestFields fields(object);
   CompletionRequest request;
   request.options = defaults;
-  request.prompts = prompts_of(fields, vocab);
+  request.prompts = prompts_of(fields, "prompt", vocab, most_texts);
   read_common(fields, body, vocab, request);
   if (std::ssize(request.prompts) * request.count > most_texts) {
     fields.refuse("n", fmt::format("at most {} texts for all prompts together", most_texts));
@@ -528,6 +530,49 @@ std::vector<std::int64_t> parse_detokenize_request(std::string_view body, std::i
   fields.ignore({"model"});
   fields.check_rest();
   return ids;
+}
+
+EmbeddingRequest parse_embedding_request(std::string_view body, std::int64_t vocab,
+                                         std::int64_t features) {
+  const Json object = request_object(body);
+  RequestFields fields(object);
+  EmbeddingRequest request;
+  fields.read("model", request.model);
+  request.inputs = prompts_of(fields, "input", vocab, most_inputs);
+  fields.read("dimensions", 1, features, request.dimensions);
+  std::string format = "float";
+  fields.read("encoding_format", format);
+  request.base64 = format == "base64";
+  if (!request.base64 && format != "float") {
+    fields.refuse("encoding_format", "float or base64");
+  }
+  fields.ignore({"user"});
+  fields.check_rest();
+  return request;
+}
+
+AdapterRequest parse_load_request(std::string_view body) {
+  const Json object = request_object(body);
+  RequestFields fields(object);
+  AdapterRequest request;
+  fields.read("lora_name", request.name);
+  fields.read("lora_path", request.path);
+  if (request.path.empty()) {
+    fields.refuse("lora_path", "a folder");
+  }
+  fields.ignore_empty({"load_inplace", "base_model_name"});
+  fields.check_rest();
+  return request;
+}
+
+AdapterRequest parse_unload_request(std::string_view body) {
+  const Json object = request_object(body);
+  RequestFields fields(object);
+  AdapterRequest request;
+  fields.read("lora_name", request.name);
+  fields.ignore({"lora_int_id"});
+  fields.check_rest();
+  return request;
 }
 
 }  // namespace tessera::app

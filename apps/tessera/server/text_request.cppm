@@ -17,6 +17,7 @@ struct RequestGrammar {
 
 /// What all requests for texts say.
 struct TextRequest {
+  std::string model = {};  // empty: none is named
   text::GenerationOptions options;
   std::optional<RequestGrammar> grammar = std::nullopt;
   std::int64_t count = 1;  // "n": texts for each prompt
@@ -67,5 +68,28 @@ struct TokenizeRequest {
 /// Errors (input): as of parse_chat_request.
 TokenizeRequest parse_tokenize_request(std::string_view body);
 std::vector<std::int64_t> parse_detokenize_request(std::string_view body, std::int64_t vocab);
+
+/// Texts of which vectors are asked.
+struct EmbeddingRequest {
+  std::string model = {};  // empty: none is named
+  std::vector<RequestPrompt> inputs;
+  std::int64_t dimensions = 0;  // 0: all
+  bool base64 = false;          // vectors as the bytes of their f32 numbers
+};
+/// Texts of a request for embeddings at most.
+inline constexpr std::int64_t most_inputs = 2048;
+/// `features`: numbers of a vector. Errors (input): as of parse_chat_request.
+EmbeddingRequest parse_embedding_request(std::string_view body, std::int64_t vocab,
+                                         std::int64_t features);
+
+/// An adapter that is loaded while the server runs.
+struct AdapterRequest {
+  std::string name;
+  std::string path = {};
+};
+/// As vLLM's /v1/load_lora_adapter and /v1/unload_lora_adapter. Errors (input): as of
+/// parse_chat_request.
+AdapterRequest parse_load_request(std::string_view body);
+AdapterRequest parse_unload_request(std::string_view body);
 
 }  // namespace tessera::app
