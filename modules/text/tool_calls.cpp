@@ -84,7 +84,7 @@ std::size_t begun_at_end(std::string_view text, std::string_view mark) {
 }
 
 /// What was found at the beginning of a text.
-enum class Found : std::uint8_t { call, incomplete, none };
+enum class CallMatch : std::uint8_t { call, incomplete, none };
 
 /// Reads the calls of one syntax from the beginning of a text, and removes them from it.
 struct CallReader {
@@ -94,20 +94,20 @@ struct CallReader {
   bool whole;                                            // nothing follows the text
   std::vector<ToolCall>& calls;
 
-  Found operator()(const JsonCalls& form) const;
-  Found operator()(const NamedCalls& form) const;
-  Found operator()(const TaggedCalls& form) const;
+  CallMatch operator()(const JsonCalls& form) const;
+  CallMatch operator()(const NamedCalls& form) const;
+  CallMatch operator()(const TaggedCalls& form) const;
 
  private:
   static constexpr std::size_t longest_name = 200;
 
   bool add(const JsonCalls& form, const Json& call) const;
-  Found take(const std::string& mark) const;
-  Found take_to(const std::string& mark, std::size_t longest, std::string_view& before) const;
-  Found take_name(const TaggedCalls& form, std::string_view& name) const;
-  Found take_argument(const TaggedCalls& form, const std::string& tool, Json& arguments) const;
-  Found not_yet(bool possible) const {
-    return possible && !whole ? Found::incomplete : Found::none;
+  CallMatch take(const std::string& mark) const;
+  CallMatch take_to(const std::string& mark, std::size_t longest, std::string_view& before) const;
+  CallMatch take_name(const TaggedCalls& form, std::string_view& name) const;
+  CallMatch take_argument(const TaggedCalls& form, const std::string& tool, Json& arguments) const;
+  CallMatch not_yet(bool possible) const {
+    return possible && !whole ? CallMatch::incomplete : CallMatch::none;
   }
 };
 
@@ -127,11 +127,11 @@ bool CallReader::add(const JsonCalls& form, const Json& call) const {
   return true;
 }
 
-Found CallReader::operator()(const JsonCalls& form) const {
+CallMatch CallReader::operator()(const JsonCalls& form) const {
   if (!form.opening.empty()) {
     const auto opened = begins(rest, form.opening);
     if (!opened && !whole && !rest.empty()) {
-      return Found::incomplete;
+      return CallMatch::incomplete;
     }
     rest.remove_prefix(opened.value_or(false) ? form.opening.size() : 0);
     skip_blanks(rest);
@@ -139,23 +139,23 @@ Found CallReader::operator()(const JsonCalls& form) const {
   const bool opens = rest.starts_with(form.in_list ? '[' : '{');
   const auto length = opens ? json_length(rest) : std::nullopt;
   if (!length) {
-    return opens || rest.empty() ? Found::incomplete : Found::none;
+    return opens || rest.empty() ? CallMatch::incomplete : CallMatch::none;
   }
   const auto value = read_json(rest.substr(0, *length));
   if (!value || value->is_array() != form.in_list) {
-    return Found::none;
+    return CallMatch::none;
   }
   for (const Json& call : form.in_list ? *value : Json::array({*value})) {
     if (!add(form, call)) {
-      return Found::none;
+      return CallMatch::none;
     }
   }
   rest.remove_prefix(*length);
-  return Found::call;
+  return CallMatch::call;
 }
 
 /// Removes a mark, with blanks before it. `incomplete`: the text ends within it.
-Found CallReader::take(const std::string& mark) const {
+CallMatch CallReader::take(const std::string& mark) const {
   std::string_view after = rest;
   skip_blanks(after);
   const auto there = begins(after, mark);
@@ -163,29 +163,29 @@ Found CallReader::take(const std::string& mark) const {
     return not_yet(!there);
   }
   rest = after.substr(mark.size());
-  return Found::call;
+  return CallMatch::call;
 }
 
 /// Removes what is before a mark, and the mark.
-Found CallReader::take_to(const std::string& mark, std::size_t longest,
-                          std::string_view& before) const {
+CallMatch CallReader::take_to(const std::string& mark, std::size_t longest,
+                              std::string_view& before) const {
   const std::size_t at = rest.find(mark);
   if (at == std::string_view::npos) {
     return not_yet(rest.size() < longest);
   }
   before = rest.substr(0, at);
   rest.remove_prefix(at + mark.size());
-  return Found::call;
+  return CallMatch::call;
 }
 
 /// A call with the name first.
-Found CallReader::operator()(const NamedCalls& form) const {
+CallMatch CallReader::operator()(const NamedCalls& form) const {
   if (!begins(rest, form.call).value_or(false)) {
     return not_yet(!begins(rest, form.call));
   }
   rest.remove_prefix(form.call.size());
   std::string_view name;
-  if (const Found found = take_to(form.between, longest_name, name); found != Found::call) {
+  if (const CallMatch found = take_to(form.between, longest_name, name); found != CallMatch::call) {
     return found;
   }
   if (!form.name_end.empty()) {
@@ -195,23 +195,24 @@ Found CallReader::operator()(const NamedCalls& form) const {
   skip_blanks(rest);
   const auto length = json_length(rest);
   if (!length || !rest.starts_with('{')) {
-    return rest.empty() || rest.starts_with('{') ? Found::incomplete : Found::none;
+    return rest.empty() || rest.starts_with('{') ? CallMatch::incomplete : CallMatch::none;
   }
   const std::string_view arguments = rest.substr(0, *length);
   if (name.empty() || !read_json(arguments)) {
-    return Found::none;
+    return CallMatch::none;
   }
   rest.remove_prefix(*length);
-  if (take(form.call_end) == Found::incomplete) {
-    return Found::incomplete;
+  if (take(form.call_end) == CallMatch::incomplete) {
+    return CallMatch::incomplete;
   }
   calls.push_back({.name = std::string(name), .arguments = std::string(arguments)});
-  return Found::call;
+  return CallMatch::call;
 }
 
-Found CallReader::take_name(const TaggedCalls& form, std::string_view& name) const {
+CallMatch CallReader::take_name(const TaggedCalls& form, std::string_view& name) const {
   if (!form.name_end.empty()) {
-    if (const Found found = take_to(form.name_end, longest_name, name); found != Found::call) {
+    if (const CallMatch found = take_to(form.name_end, longest_name, name);
+        found != CallMatch::call) {
       return found;
     }
   } else {
@@ -224,25 +225,25 @@ Found CallReader::take_name(const TaggedCalls& form, std::string_view& name) con
   }
   name = without_blanks(name);
   const bool is_name = !name.empty() && name.find_first_of("<>{}\"\n") == std::string_view::npos;
-  return is_name ? Found::call : Found::none;
+  return is_name ? CallMatch::call : CallMatch::none;
 }
 
 /// `none`: no argument follows.
-Found CallReader::take_argument(const TaggedCalls& form, const std::string& tool,
-                                Json& arguments) const {
-  if (const Found found = take(form.key); found != Found::call) {
+CallMatch CallReader::take_argument(const TaggedCalls& form, const std::string& tool,
+                                    Json& arguments) const {
+  if (const CallMatch found = take(form.key); found != CallMatch::call) {
     return found;
   }
   std::string_view key;
-  Found found = take_to(form.key_end, longest_name, key);
-  if (found == Found::call && !form.value.empty()) {
+  CallMatch found = take_to(form.key_end, longest_name, key);
+  if (found == CallMatch::call && !form.value.empty()) {
     found = take(form.value);
   }
   std::string_view value;
-  if (found == Found::call) {
+  if (found == CallMatch::call) {
     found = take_to(form.value_end, std::string_view::npos, value);
   }
-  if (found != Found::call) {
+  if (found != CallMatch::call) {
     return found;
   }
   // On lines of its own.
@@ -257,35 +258,35 @@ Found CallReader::take_argument(const TaggedCalls& form, const std::string& tool
     json = read_json(value);
   }
   arguments[name] = json ? *json : Json(std::string(value));
-  return Found::call;
+  return CallMatch::call;
 }
 
-Found CallReader::operator()(const TaggedCalls& form) const {
+CallMatch CallReader::operator()(const TaggedCalls& form) const {
   if (!form.call.empty()) {
-    if (const Found found = take(form.call); found != Found::call) {
+    if (const CallMatch found = take(form.call); found != CallMatch::call) {
       return found;
     }
   }
   std::string_view name;
-  if (const Found found = take_name(form, name); found != Found::call) {
+  if (const CallMatch found = take_name(form, name); found != CallMatch::call) {
     return found;
   }
   const std::string tool(name);
   Json arguments = Json::object();
-  Found found = Found::call;
-  while (found == Found::call) {
+  CallMatch found = CallMatch::call;
+  while (found == CallMatch::call) {
     const std::string_view before = rest;
     found = take_argument(form, tool, arguments);
-    if (found == Found::none && rest.size() != before.size()) {
-      return Found::none;  // an argument that does not end
+    if (found == CallMatch::none && rest.size() != before.size()) {
+      return CallMatch::none;  // an argument that does not end
     }
   }
-  if (found == Found::incomplete ||
-      (!form.call_end.empty() && take(form.call_end) == Found::incomplete)) {
-    return Found::incomplete;
+  if (found == CallMatch::incomplete ||
+      (!form.call_end.empty() && take(form.call_end) == CallMatch::incomplete)) {
+    return CallMatch::incomplete;
   }
   calls.push_back({.name = tool, .arguments = json_text(arguments)});
-  return Found::call;
+  return CallMatch::call;
 }
 
 }  // namespace
@@ -461,8 +462,8 @@ ToolCallReader::Section ToolCallReader::section(std::string_view text, bool whol
   const CallReader read{rest, form_.end, schemas_->of_tools, whole, all.calls};
   while (true) {
     skip_blanks(rest);
-    if (const Found found = std::visit(read, form_.calls); found != Found::call) {
-      return {.kind = found == Found::none ? Section::Kind::none : Section::Kind::incomplete};
+    if (const CallMatch found = std::visit(read, form_.calls); found != CallMatch::call) {
+      return {.kind = found == CallMatch::none ? Section::Kind::none : Section::Kind::incomplete};
     }
     all.length = text.size() - rest.size();
     skip_blanks(rest);
