@@ -76,6 +76,7 @@ struct CallGrammar {
   Expression value(const TaggedCalls& form, const Json& schema, const Json& root,
                    const std::string& path) const;
   Expression argument(const TaggedCalls& form, Expression name, Expression value) const;
+  std::vector<Expression> known_arguments(const TaggedCalls& form) const;
 };
 
 Expression CallGrammar::operator()(const JsonCalls& form) const {
@@ -131,35 +132,39 @@ Expression CallGrammar::value(const TaggedCalls& form, const Json& schema, const
   return choice(std::move(texts));
 }
 
-Expression CallGrammar::operator()(const TaggedCalls& form) const {
-  std::vector<Expression> parts = {bytes(form.call + tool.name + form.name_end), rule(blank)};
-  if (tool.parameters.empty()) {
-    const Expression name = repeat(characters({{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}}), 1);
-    parts.push_back(repeat(argument(form, name, text_before(all, form.value_end)), 0));
-  } else {
-    Grammar whole;
-    add_json_schema(whole, tool.parameters, place);  // what is wrong with it
-    const Json schema = parse_ordered_json(tool.parameters);
-    const std::set<std::string> read = {"type",   "properties",  "required", "additionalProperties",
-                                        "title",  "description", "$defs",    "definitions",
-                                        "$schema"};
-    for (const auto& [name, own] : schema.items()) {
-      if (!read.contains(name)) {
-        fail_input({.thing = place + "/" + name,
-                    .wrong = "is not supported where the model writes arguments one by one"});
-      }
-    }
-    const Json required = schema.value("required", Json::array());
-    const Json properties = schema.value("properties", Json::object());
-    for (const auto& [name, own] : properties.items()) {
-      Expression one =
-          argument(form, bytes(name), value(form, own, schema, place + "/properties/" + name));
-      const bool needed = std::ranges::find(required, Json(name)) != required.end();
-      parts.push_back(needed ? std::move(one) : optional(std::move(one)));
+/// Those of the tool's schema, in its order.
+std::vector<Expression> CallGrammar::known_arguments(const TaggedCalls& form) const {
+  Grammar whole;
+  add_json_schema(whole, tool.parameters, place);  // what is wrong with it
+  const Json schema = parse_ordered_json(tool.parameters);
+  const std::set<std::string> read = {"type",   "properties",  "required", "additionalProperties",
+                                      "title",  "description", "$defs",    "definitions",
+                                      "$schema"};
+  for (const auto& [name, own] : schema.items()) {
+    if (!read.contains(name)) {
+      fail_input({.thing = place + "/" + name,
+                  .wrong = "is not supported where the model writes arguments one by one"});
     }
   }
-  parts.push_back(bytes(form.call_end));
-  return sequence(std::move(parts));
+  std::vector<Expression> known;
+  const Json required = schema.value("required", Json::array());
+  const Json properties = schema.value("properties", Json::object());
+  for (const auto& [name, own] : properties.items()) {
+    Expression one =
+        argument(form, bytes(name), value(form, own, schema, place + "/properties/" + name));
+    const bool needed = std::ranges::find(required, Json(name)) != required.end();
+    known.push_back(needed ? std::move(one) : optional(std::move(one)));
+  }
+  return known;
+}
+
+Expression CallGrammar::operator()(const TaggedCalls& form) const {
+  const Expression name = repeat(characters({{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}}), 1);
+  Expression arguments = tool.parameters.empty()
+                             ? repeat(argument(form, name, text_before(all, form.value_end)), 0)
+                             : sequence(known_arguments(form));
+  return sequence({bytes(form.call + tool.name + form.name_end), rule(blank), std::move(arguments),
+                   bytes(form.call_end)});
 }
 
 bool in_list(const ToolCallForm& form) {
