@@ -325,11 +325,7 @@ Example Documents::read(std::int64_t document) const {
 }
 
 std::string Documents::content_hash() const {
-  std::string names;
-  for (const auto& [name, column] : state_->options.forms.columns()) {
-    names += fmt::format("{}={};", name, column);
-  }
-  return hash_of(state_->files, names);
+  return hash_of(state_->files, columns_text(state_->options.forms));
 }
 
 }  // namespace tessera::data

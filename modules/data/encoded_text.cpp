@@ -297,7 +297,7 @@ std::string EncodedText::content_hash() const {
     }
     added += ";";
   }
-  return hash_of(state_->files, added);
+  return hash_of(state_->files, added + (state_->records ? columns_text(*state_->records) : ""));
 }
 
 }  // namespace tessera::data

@@ -118,6 +118,14 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& f) {
   }
 }
 
+std::string columns_text(const RecordForms& forms) {
+  std::string text;
+  for (const auto& [name, column] : forms.columns()) {
+    text += fmt::format("{}={};", name, column);
+  }
+  return text;
+}
+
 std::string hash_of(std::span<const DataFile> files, const std::string& more) {
   ContentHash hash;
   for (const DataFile& file : files) {

@@ -2,6 +2,7 @@ module tessera.data:lines;
 
 import tessera.base;
 import :data_file;
+import :record_forms;
 
 // The lines of large files, and what is wrong with them.
 
@@ -48,6 +49,9 @@ class Faults {
 
 /// Calls f(i) for each i below count, on all cores. The first exception is thrown on.
 void in_parallel(std::size_t count, const std::function<void(std::size_t)>& f);
+
+/// The columns of a source as a part of the hash of what it reads.
+std::string columns_text(const RecordForms& forms);
 
 /// The hash of whole files, in their order.
 std::string hash_of(std::span<const DataFile> files, const std::string& more);

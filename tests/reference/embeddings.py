@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel
 
 DATA = pathlib.Path(__file__).resolve().parent / "data"
-MODELS = {"folders/plain": ("last", "mean"), "gpt2/tied": ("last", "mean"), "families/bert_base": ("first", "mean")}
+MODELS = {"gpt2/tied": ("last", "mean"), "families/bert_base": ("first", "mean")}
 IDS = [[5, 9, 2, 14, 3], [7], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18]]
 
 

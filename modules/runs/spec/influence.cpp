@@ -11,15 +11,31 @@ namespace tessera::runs {
 namespace {
 
 /// Keys that may change while the curve stays what it is.
-constexpr std::array<std::string_view, 24> without_influence = {
-    "model.family",      "model.base",          "data.text",
-    "data.jsonl",        "data.sources",        "data.validation_files",
-    "data.tokens",       "train.steps",         "train.epochs",
-    "train.micro_batch", "train.head_rows",     "train.activation_checkpointing",
-    "train.threads",     "train.device",        "train.heal",
-    "train.heal_every",  "train.heal_after",    "train.heal_limit",
-    "train.heal_copies", "train.heal_wait",     "train.checksums",
-    "train.precision",   "data.validate_every", "data.validation_windows"};
+constexpr std::array<std::string_view, 25> without_influence = {"model.family",
+                                                                "model.base",
+                                                                "data.text",
+                                                                "data.jsonl",
+                                                                "data.sources",
+                                                                "data.columns",
+                                                                "data.validation_files",
+                                                                "data.tokens",
+                                                                "train.steps",
+                                                                "train.epochs",
+                                                                "train.micro_batch",
+                                                                "train.head_rows",
+                                                                "train.activation_checkpointing",
+                                                                "train.threads",
+                                                                "train.device",
+                                                                "train.heal",
+                                                                "train.heal_every",
+                                                                "train.heal_after",
+                                                                "train.heal_limit",
+                                                                "train.heal_copies",
+                                                                "train.heal_wait",
+                                                                "train.checksums",
+                                                                "train.precision",
+                                                                "data.validate_every",
+                                                                "data.validation_windows"};
 
 }  // namespace
 
