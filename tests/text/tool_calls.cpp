@@ -210,6 +210,7 @@ TEST_CASE("grammars of calls in tags have what the schemas allow") {
   };
   CHECK(qwens(argument("place", "\nRome <b> </param </</parameter\n")));
   CHECK(qwens(argument("place", "a") + argument("days", "\n[1, 2]\n") + argument("unit", "\nC\n")));
+  CHECK(qwens(argument("place", "a <")));
   CHECK(qwens(argument("place", "") + argument("unit", "F")));
   CHECK(!qwens(argument("days", "[1]")));  // place is required
   CHECK(!qwens(argument("place", "a") + argument("days", "[\"x\"]")));
