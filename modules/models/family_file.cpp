@@ -11,6 +11,7 @@ module;
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <sstream>
 #include <string>
@@ -150,10 +151,12 @@ class FamilyReader {
     }
     if (!problems_.empty()) {
       std::string text = fmt::format("{}: {} problems", file_, problems_.size());
-      for (const std::string& one : problems_) {
+      constexpr std::size_t most = 30;
+      for (const std::string& one : problems_ | std::views::take(most)) {
         text += "\n  " + one;
       }
-      fail_input(text);
+      const std::size_t more = problems_.size() - std::min(most, problems_.size());
+      fail_input(text + (more == 0 ? "" : fmt::format("\n  and {} more", more)));
     }
   }
 
@@ -509,7 +512,9 @@ class FamilyReader {
   }
 
   void read_keys(DecoderTraits& traits) {
+    std::vector<const toml::table*> keys;
     each("key", [&](const toml::table& table) {
+      keys.push_back(&table);
       if (std::optional<DecoderProperty> property = read_key(table)) {
         const auto same =
             std::ranges::find(traits.properties, property->key, &DecoderProperty::key);
@@ -520,6 +525,23 @@ class FamilyReader {
         }
       }
     });
+    for (const toml::table* const key : keys) {
+      check_replaced(*key, traits);
+    }
+  }
+
+  /// What `replaces` names is a key of the family: every so many-th layer.
+  void check_replaced(const toml::table& table, const DecoderTraits& traits) {
+    const toml::node* const node = table.get("replaces");
+    const auto name = node == nullptr ? std::nullopt : node->value<std::string>();
+    const auto found =
+        std::ranges::find(traits.properties, name.value_or(""), &DecoderProperty::key);
+    if (name && !name->empty() &&
+        (found == traits.properties.end() ||
+         !std::holds_alternative<std::int64_t>(found->initial))) {
+      problem(*node, fmt::format("key.replaces: the family has no key '{}' that is a whole number",
+                                 shown(*name)));
+    }
   }
 
   std::optional<DecoderProperty> read_key(const toml::table& table) {

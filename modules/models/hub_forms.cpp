@@ -268,7 +268,13 @@ void WordForm::write(const DecoderProperty& property, const HubOutput& out) cons
   const bool* const flag = std::get_if<bool>(&value);
   const std::string own = flag == nullptr ? std::get<std::string>(value) : *flag ? "true" : "false";
   const auto word = std::ranges::find(words_, own, &HubWords::value_type::second);
-  out.keys.push_back(word_key(property.hub, word->first));
+  if (word != words_.end()) {
+    out.keys.push_back(word_key(property.hub, word->first));
+  } else if (value != property.absent) {  // what a config.json without it means
+    fail_input({.thing = fmt::format("model.{}", property.key),
+                .wrong = fmt::format("config.json has no word of '{}' for '{}'", property.hub,
+                                     shown(own))});
+  }
 }
 
 bool WordForm::fits(const ModelValue& value) const {

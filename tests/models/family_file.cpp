@@ -127,6 +127,15 @@ parts = ["self_attn.q_projj"]
   }
   has(refusal_of(mine + "[[form]]\nname = \"a\"\nflags = {}\n"),
       "[forms] goes with at least one [[form]]");
+  has(refusal_of(mine + R"([[key]]
+name = "unrotated_layers"
+config = "no_rope_layers"
+initial = []
+zeros = true
+replaces = "unrotated_evry"
+doc = "Layers that are not rotated."
+)"),
+      "key.replaces: the family has no key 'unrotated_evry' that is a whole number");
   has(refusal_of("family = "), "mine.family.toml:1");
   has(refusal_of(""), "family is missing");
   has(refusal_of(std::string(1'000'001, '#')), "it is too large for a family file");
