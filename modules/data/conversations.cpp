@@ -8,9 +8,9 @@
 #include <optional>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
-#include <tessera/utf8.hpp>
 
 #include "json_parts.hpp"
+#include "text_checks.hpp"
 
 import tessera.base;
 
@@ -23,8 +23,6 @@ using Json = nlohmann::json;
 bool says_nothing(const Json& value) {
   return value.empty() || (value.is_string() && value.get_ref<const std::string&>().empty());
 }
-
-bool is_blank(std::string_view text) { return without_blanks(text).empty(); }
 
 /// Members of records that other programs read, and what to do about them here.
 const std::map<std::string, const char*, std::less<>>& refused_members() {

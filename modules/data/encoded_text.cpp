@@ -188,7 +188,7 @@ void EncodedText::State::scan_records(Faults& faults) {
     std::vector<std::string_view> texts;
     std::vector<std::int64_t> numbers;
     for (const Line& line : lines) {
-      if (std::ranges::all_of(line.text, is_blank)) {
+      if (is_blank(line.text)) {
         ++counts.blank_lines;
         continue;
       }

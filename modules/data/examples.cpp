@@ -15,7 +15,6 @@ module;
 #include <string_view>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
-#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 
@@ -95,8 +94,6 @@ const std::string& text_member(const Json& record, const char* name) {
   }
   return value.get_ref<const std::string&>();
 }
-
-bool is_blank(std::string_view text) { return without_blanks(text).empty(); }
 
 /// Members of a record that are read without a conversation; the others are returned.
 std::set<std::string> others(const Json& record, std::initializer_list<std::string_view> read) {

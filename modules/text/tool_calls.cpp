@@ -180,10 +180,9 @@ CallMatch CallReader::take_to(const std::string& mark, std::size_t longest,
 
 /// A call with the name first.
 CallMatch CallReader::operator()(const NamedCalls& form) const {
-  if (!begins(rest, form.call).value_or(false)) {
-    return not_yet(!begins(rest, form.call));
+  if (const CallMatch found = take(form.call); found != CallMatch::call) {
+    return found;
   }
-  rest.remove_prefix(form.call.size());
   std::string_view name;
   if (const CallMatch found = take_to(form.between, longest_name, name); found != CallMatch::call) {
     return found;
@@ -262,10 +261,8 @@ CallMatch CallReader::take_argument(const TaggedCalls& form, const std::string& 
 }
 
 CallMatch CallReader::operator()(const TaggedCalls& form) const {
-  if (!form.call.empty()) {
-    if (const CallMatch found = take(form.call); found != CallMatch::call) {
-      return found;
-    }
+  if (const CallMatch found = take(form.call); found != CallMatch::call) {
+    return found;
   }
   std::string_view name;
   if (const CallMatch found = take_name(form, name); found != CallMatch::call) {
@@ -281,8 +278,7 @@ CallMatch CallReader::operator()(const TaggedCalls& form) const {
       return CallMatch::none;  // an argument that does not end
     }
   }
-  if (found == CallMatch::incomplete ||
-      (!form.call_end.empty() && take(form.call_end) == CallMatch::incomplete)) {
+  if (found == CallMatch::incomplete || take(form.call_end) == CallMatch::incomplete) {
     return CallMatch::incomplete;
   }
   calls.push_back({.name = tool, .arguments = json_text(arguments)});
