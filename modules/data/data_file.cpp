@@ -17,6 +17,8 @@ module;
 module tessera.data;
 
 import tessera.base;
+import :unpacking;
+import :unpacked_file;
 
 namespace tessera::data {
 namespace {
@@ -31,6 +33,14 @@ int open_file(const std::string& path) {
     cannot_read(path, errno);
   }
   return file;
+}
+
+FileIdentity identity_of(const struct stat& status) {
+  return {.size = static_cast<std::size_t>(status.st_size),
+          .device = status.st_dev,
+          .inode = status.st_ino,
+          .modified_seconds = status.st_mtim.tv_sec,
+          .modified_nanoseconds = status.st_mtim.tv_nsec};
 }
 
 [[noreturn]] void changed(const std::string& path, const std::string& how) {
@@ -49,11 +59,18 @@ DataFile::DataFile(std::string path) : path_(std::move(path)) {
   if (!regular) {
     fail_input({.thing = path_, .wrong = "is not a regular file"});
   }
-  size_ = static_cast<std::size_t>(status.st_size);
-  device_ = status.st_dev;
-  inode_ = status.st_ino;
-  modified_seconds_ = status.st_mtim.tv_sec;
-  modified_nanoseconds_ = status.st_mtim.tv_nsec;
+  identity_ = identity_of(status);
+  size_ = identity_.size;
+}
+
+DataFile DataFile::content_of(std::string path) {
+  DataFile file(std::move(path));
+  if (const Compression compression = compression_of(file.path_);
+      compression != Compression::none) {
+    file.unpacked_ = std::make_shared<const UnpackedFile>(file.path_, compression, file.identity_);
+    file.size_ = file.unpacked_->size();
+  }
+  return file;
 }
 
 void DataFile::check_unchanged(int descriptor) const {
@@ -61,26 +78,31 @@ void DataFile::check_unchanged(int descriptor) const {
   if (::fstat(descriptor, &status) != 0) {
     cannot_read(path_, errno);
   }
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size < size_) {
-    changed(path_, fmt::format("truncated (expected {} bytes, got {})", size_, size));
+  const FileIdentity now = identity_of(status);
+  if (now.size < identity_.size) {
+    changed(path_, fmt::format("truncated (expected {} bytes, got {})", identity_.size, now.size));
   }
-  if (status.st_dev != device_ || status.st_ino != inode_) {
+  if (now.device != identity_.device || now.inode != identity_.inode) {
     changed(path_, "replaced");
   }
-  if (size != size_ || status.st_mtim.tv_sec != modified_seconds_ ||
-      status.st_mtim.tv_nsec != modified_nanoseconds_) {
+  if (now.size != identity_.size || now.modified_seconds != identity_.modified_seconds ||
+      now.modified_nanoseconds != identity_.modified_nanoseconds) {
     changed(path_, "modified");
   }
 }
 
-DataFile::Handle::Handle(const DataFile& file) : descriptor_(open_file(file.path_)) {}
+DataFile::Handle::Handle(const DataFile& file) : descriptor_(open_file(file.path_)) {
+  if (file.unpacked_) {
+    unpacked_ = std::make_unique<UnpackedReader>(*file.unpacked_);
+  }
+}
 
 DataFile::Handle::Handle(Handle&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)), unpacked_(std::move(other.unpacked_)) {}
 
 DataFile::Handle& DataFile::Handle::operator=(Handle&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
+  std::swap(unpacked_, other.unpacked_);
   return *this;
 }
 
@@ -93,6 +115,10 @@ DataFile::Handle::~Handle() {
 void DataFile::Handle::read(const DataFile& file, std::size_t offset,
                             std::span<std::byte> out) const {
   file.check_unchanged(descriptor_);
+  if (unpacked_) {
+    unpacked_->read(offset, out);
+    return;
+  }
   while (!out.empty()) {
     const ssize_t count = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
     if (count < 0 && errno != EINTR) {

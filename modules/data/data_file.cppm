@@ -4,7 +4,23 @@ import tessera.base;
 
 // A file that a run reads from its start to its end, and that must not change meanwhile.
 
+namespace tessera::data {
+
+class UnpackedFile;
+class UnpackedReader;
+
+}  // namespace tessera::data
+
 export namespace tessera::data {
+
+/// What tells a file apart from a later version of it.
+struct FileIdentity {
+  std::size_t size = 0;  // bytes
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t modified_seconds = 0;
+  std::int64_t modified_nanoseconds = 0;
+};
 
 /// Reads by position, without a mapping: a mapped file that another program truncates kills the
 /// reader (SIGBUS). The file is open only while `Handle`s of it exist, so that a run can read more
@@ -13,8 +29,13 @@ class DataFile {
  public:
   /// Throws Error (input) when the file is missing, cannot be read or is not a regular file.
   explicit DataFile(std::string path);
+  /// What is in a file whose name ends in ".gz" or ".zst", and any other file as it is. What is
+  /// compressed is unpacked once, into blocks in a file of the cache (docs/compressed-data.md).
+  /// Errors (input): as above; it is not compressed so, or damaged; the cache cannot be used.
+  static DataFile content_of(std::string path);
 
   const std::string& path() const { return path_; }
+  /// Bytes of the content.
   std::size_t size() const { return size_; }
 
   /// The file, open.
@@ -30,18 +51,16 @@ class DataFile {
 
    private:
     int descriptor_ = -1;
+    std::unique_ptr<UnpackedReader> unpacked_;  // null: the file is read as it is
   };
 
  private:
   void check_unchanged(int descriptor) const;
 
   std::string path_;
+  FileIdentity identity_;
   std::size_t size_ = 0;
-  // Tell the file apart from a later version of it.
-  std::uint64_t device_ = 0;
-  std::uint64_t inode_ = 0;
-  std::int64_t modified_seconds_ = 0;
-  std::int64_t modified_nanoseconds_ = 0;
+  std::shared_ptr<const UnpackedFile> unpacked_;  // null: the file is read as it is
 };
 
 /// Calls `take` with the bytes before `end`, piece by piece. Errors (input): those of Handle::read.

@@ -269,6 +269,28 @@ void Documents::State::scan(const DataFile& file, Faults& faults) {
   }
 }
 
+std::optional<RecordKind> first_kind(const std::string& path, const DocumentOptions& options) {
+  const DataFile file = DataFile::content_of(path);
+  LineReader reader(file, longest_line);
+  std::vector<Line> lines;
+  std::vector<std::pair<std::int64_t, std::size_t>> too_long;
+  while (reader.next(lines, too_long)) {
+    for (const Line& line : lines) {
+      if (is_blank(line.text)) {
+        continue;
+      }
+      try {
+        return ExampleMaker::kind_of(options.forms.standard(line.text));
+      } catch (const Error& error) {
+        if (!options.skip_bad) {
+          fail_input({.thing = fmt::format("{}:{}", path, line.number), .wrong = error.what()});
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 Documents::Documents(std::span<const std::string> files, std::shared_ptr<const ExampleMaker> maker,
                      const DocumentOptions& options) {
   auto state = std::make_unique<State>();
@@ -276,7 +298,7 @@ Documents::Documents(std::span<const std::string> files, std::shared_ptr<const E
   state->options = options;
   Faults faults;
   for (const std::string& path : files) {
-    state->files.emplace_back(path);
+    state->files.push_back(DataFile::content_of(path));
     state->first.push_back(std::ssize(state->entries));
     state->kind.reset();
     state->scan(state->files.back(), faults);

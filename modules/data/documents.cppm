@@ -33,6 +33,11 @@ struct DocumentOptions {
   std::int64_t of_record() const { return form == RecordForm::preference ? 2 : 1; }
 };
 
+/// The kind of a file's first record that has one; where bad records are an error, of the first
+/// record. Nothing: there is no record, as who reads them will find. Errors (input): those of
+/// DataFile; with file and line, what is wrong with a bad record.
+std::optional<RecordKind> first_kind(const std::string& file, const DocumentOptions& options);
+
 /// Sums over documents, for people.
 struct DocumentCounts {
   std::int64_t tokens = 0;

@@ -241,7 +241,7 @@ EncodedText EncodedText::from_files(std::span<const std::string> files,
   state->begin.push_back(0);
   Faults faults;
   for (const std::string& path : files) {
-    state->files.emplace_back(path);
+    state->files.push_back(DataFile::content_of(path));
     state->scan_text(faults);
   }
   faults.throw_if_any();
@@ -258,7 +258,7 @@ EncodedText EncodedText::from_records(std::span<const std::string> files,
   state->begin.push_back(0);
   Faults faults;
   for (const std::string& path : files) {
-    state->files.emplace_back(path);
+    state->files.push_back(DataFile::content_of(path));
     state->scan_records(faults);
   }
   faults.throw_if_any();

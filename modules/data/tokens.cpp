@@ -33,7 +33,7 @@ void Tokens::append(DataFile file, TokenType type, std::size_t offset, std::int6
 Tokens Tokens::from_bytes(std::span<const std::string> files) {
   Tokens tokens;
   for (const std::string& path : files) {
-    DataFile file(path);
+    DataFile file = DataFile::content_of(path);
     const auto count = static_cast<std::int64_t>(file.size());
     tokens.append(std::move(file), TokenType::u8, 0, count);
   }

@@ -19,7 +19,7 @@ module tessera.execute;
 
 import tessera.base;
 import tessera.plugin;
-import tessera.code_cache;
+import tessera.cache;
 import tessera.ops;
 import tessera.program;
 import :compiler;

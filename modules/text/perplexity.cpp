@@ -62,7 +62,7 @@ Perplexity text_perplexity(const TextModel& model, std::span<const std::string> 
   const std::int64_t stride = options.stride > 0 ? std::min(options.stride, length) : length;
   Perplexity result{.texts = std::ssize(files)};
   for (const std::string& file : files) {
-    result.bytes += static_cast<std::int64_t>(data::DataFile(file).size());
+    result.bytes += static_cast<std::int64_t>(data::DataFile::content_of(file).size());
   }
   std::vector<double> windows;
   std::int64_t scored_to = 1;  // the first token has none before it

@@ -19,7 +19,7 @@
 #include "nvrtc_api.hpp"
 
 import tessera.base;
-import tessera.code_cache;
+import tessera.cache;
 
 namespace tessera::cuda {
 namespace {

@@ -3,12 +3,10 @@ module;
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tessera/input_file.hpp>
 #include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
@@ -31,35 +29,13 @@ std::vector<std::string> names_of(const std::vector<std::filesystem::path>& path
   return names;
 }
 
-/// The kind of a file's first record that has one; where bad records are an error, of the first
-/// one. Nothing: there is no record, as who reads them will find.
-std::optional<data::RecordKind> first_kind(const std::string& file,
-                                           const data::DocumentOptions& options) {
-  constexpr std::size_t longest = std::size_t{32} << 20;
-  std::ifstream stream(file, std::ios::binary);
-  std::string line;
-  for (std::int64_t number = 1; next_line(stream, file, line, longest); ++number) {
-    if (without_blanks(line).empty()) {
-      continue;
-    }
-    try {
-      return data::ExampleMaker::kind_of(options.forms.standard(line));
-    } catch (const Error& error) {
-      if (!options.skip_bad) {
-        fail_input({.thing = fmt::format("{}:{}", file, number), .wrong = error.what()});
-      }
-    }
-  }
-  return std::nullopt;
-}
-
 /// Whether the records are texts, which make a stream. Error (input): some files have texts, and
 /// others documents.
 bool have_texts(const std::vector<std::string>& files, const data::DocumentOptions& options) {
   std::string first;
   bool texts = false;
   for (const std::string& file : files) {
-    const auto kind = first_kind(file, options);
+    const auto kind = data::first_kind(file, options);
     const bool own = kind == data::RecordKind::text;
     if (kind && !first.empty() && own != texts) {
       fail_input({.thing = file,

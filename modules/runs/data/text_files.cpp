@@ -5,10 +5,8 @@ module;
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <string_view>
@@ -19,6 +17,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.data;
 
 namespace tessera::runs {
 namespace {
@@ -190,7 +189,14 @@ class Finder {
       problem(file, "is not a regular file");
       return true;
     }
-    if (fs::file_size(file, error) == 0) {
+    std::string head;
+    try {
+      head = data::first_bytes(file.string(), inspected);
+    } catch (const Error& cause) {
+      problems_.emplace_back(cause.what());
+      return true;
+    }
+    if (head.empty()) {
       if (in_folder) {
         ++empty_;
       } else {
@@ -201,18 +207,19 @@ class Finder {
     if (!seen_.insert(fs::canonical(file, error)).second) {
       return false;
     }
-    std::ifstream stream(file, std::ios::binary);
-    std::array<char, inspected> head{};
-    if (!stream || (stream.read(head.data(), head.size()), stream.bad())) {
-      problem(file, "cannot be read; check its permissions");
-      return true;
-    }
-    const std::string_view text(head.data(), static_cast<std::size_t>(stream.gcount()));
-    if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
-      problem(file, fmt::format("is not text: byte {} is zero; name only text files", zero));
-    }
+    check_head(file, head);
     files_.push_back(file);
     return true;
+  }
+
+  void check_head(const fs::path& file, std::string_view head) {
+    if (head.starts_with("\x1f\x8b")) {
+      problem(file, "is compressed by gzip; end its name with .gz");
+    } else if (head.starts_with("\x28\xb5\x2f\xfd")) {
+      problem(file, "is compressed by zstd; end its name with .zst");
+    } else if (const std::size_t zero = head.find('\0'); zero != std::string_view::npos) {
+      problem(file, fmt::format("is not text: byte {} is zero; name only text files", zero));
+    }
   }
 
   std::vector<fs::path> files_;

@@ -1,4 +1,4 @@
-export module tessera.code_cache:cached_code;
+export module tessera.cache:cached_code;
 
 import tessera.base;
 

@@ -17,7 +17,7 @@
 #include "folder.hpp"
 
 import tessera.base;
-import tessera.code_cache;
+import tessera.cache;
 
 using namespace tessera;
 using tessera::testing::Folder;

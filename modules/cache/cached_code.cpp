@@ -22,7 +22,7 @@ module;
 #include <tessera/content_hash.hpp>
 #include <utility>
 #include <vector>
-module tessera.code_cache;
+module tessera.cache;
 
 import tessera.base;
 import tessera.plugin;
@@ -32,12 +32,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The cache cannot be used, or there is no code; nothing is wrong with the code.
-class CacheError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
 /// Somebody was waited for in vain: whoever comes next need not wait as long again.
 class WaitTimeout : public CacheError {
  public:
@@ -46,46 +40,11 @@ class WaitTimeout : public CacheError {
 
 constexpr std::size_t most_kept = 200;
 
-/// Where the cache is. CacheError: nothing says where.
-fs::path cache_place() {
-  fs::path folder = environment_variable("TESSERA_KERNEL_CACHE").value_or("");
-  if (folder.empty()) {
-    // The XDG specification: a relative path is invalid and ignored.
-    const std::string cache = environment_variable("XDG_CACHE_HOME").value_or("");
-    const std::string home = environment_variable("HOME").value_or("");
-    if (!cache.starts_with('/') && !home.starts_with('/')) {
-      throw CacheError("there is no folder for compiled code; set TESSERA_KERNEL_CACHE");
-    }
-    folder = (cache.starts_with('/') ? fs::path(cache) : fs::path(home) / ".cache") / "tessera" /
-             "kernels";
-  }
-  return fs::absolute(folder);
-}
-
-/// Error (input): others could change what is in the folder.
-void check_trusted(const fs::path& folder) {
-  if (const std::string why = plugin::refusal_of_folder(folder.string()); !why.empty()) {
-    fail_input({.thing = "the cache of compiled kernels",
-                .wrong = why,
-                .expected = "a folder that only you and root can change",
-                .advice = "or name another one in TESSERA_KERNEL_CACHE"});
-  }
-}
-
-/// The folder of the cache, made where it is not there. CacheError: it cannot be made or used.
-/// Error (input): others could change it.
-fs::path cache_folder(bool is_executed) {
-  fs::path folder = cache_place();
-  check_trusted(folder);  // before anything is made in it
-  std::error_code error;
-  if (fs::create_directories(folder, error)) {
-    fs::permissions(folder, fs::perms::owner_all, error);
-    check_trusted(folder);
-  }
-  if (error || access(folder.c_str(), W_OK | X_OK) != 0) {
-    throw CacheError(
-        fmt::format("{} cannot be written; set TESSERA_KERNEL_CACHE", folder.string()));
-  }
+/// The folder of the cache. CacheError: it cannot be used for code. Error (input): others could
+/// change it.
+fs::path code_folder(bool is_executed) {
+  fs::path folder = cache_folder(
+      {.what = "compiled kernels", .variable = "TESSERA_KERNEL_CACHE", .folder = "kernels"});
   struct statvfs system{};
   if (is_executed && statvfs(folder.c_str(), &system) == 0 && (system.f_flag & ST_NOEXEC) != 0) {
     throw CacheError(
@@ -195,7 +154,7 @@ void remove_old(const fs::path& folder) {
 }
 
 std::string used(const CachedCode& code) {
-  const fs::path folder = cache_folder(code.is_executed);
+  const fs::path folder = code_folder(code.is_executed);
   const fs::path file = folder / (hash_of(code.key) + "." + code.extension);
   FileLock one_at_a_time = FileLock::of_file(fs::path(file).replace_extension("lock").string());
   lock(one_at_a_time, code.otherwise);
