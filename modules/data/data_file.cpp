@@ -40,7 +40,9 @@ FileIdentity identity_of(const struct stat& status) {
           .device = status.st_dev,
           .inode = status.st_ino,
           .modified_seconds = status.st_mtim.tv_sec,
-          .modified_nanoseconds = status.st_mtim.tv_nsec};
+          .modified_nanoseconds = status.st_mtim.tv_nsec,
+          .changed_seconds = status.st_ctim.tv_sec,
+          .changed_nanoseconds = status.st_ctim.tv_nsec};
 }
 
 [[noreturn]] void changed(const std::string& path, const std::string& how) {

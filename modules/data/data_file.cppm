@@ -20,6 +20,8 @@ struct FileIdentity {
   std::uint64_t inode = 0;
   std::int64_t modified_seconds = 0;
   std::int64_t modified_nanoseconds = 0;
+  std::int64_t changed_seconds = 0;  // its content, its mode, or one of its names
+  std::int64_t changed_nanoseconds = 0;
 };
 
 /// Reads by position, without a mapping: a mapped file that another program truncates kills the

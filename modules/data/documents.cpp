@@ -15,6 +15,7 @@ module tessera.data;
 
 import tessera.base;
 import tessera.tokenize;
+import :kept_index;
 import :lines;
 
 namespace tessera::data {
@@ -80,6 +81,9 @@ struct Documents::State {
   DocumentCounts counts;
   std::optional<RecordKind> kind;  // of the file's first record
 
+  std::string how() const;
+  void write(IndexWriter& out) const;
+  void read(IndexReader& in);
   std::vector<Example> examples_of(std::string_view record) const;
   void read_record(const Line& line, std::string_view record, Outcome& out) const;
   void add_label(const std::string& label);
@@ -93,6 +97,46 @@ struct Documents::State {
     return static_cast<std::size_t>(std::ranges::upper_bound(first, document) - first.begin()) - 1;
   }
 };
+
+/// What decides besides the files what is found in them.
+std::string Documents::State::how() const {
+  const std::string identity = maker->identity();
+  return identity.empty()
+             ? ""
+             : fmt::format("documents {} {} {} {} {}{}", options.longest,
+                           static_cast<int>(options.too_long), static_cast<int>(options.form),
+                           options.skip_bad, columns_text(options.forms), identity);
+}
+
+void Documents::State::write(IndexWriter& out) const {
+  out.list(first);
+  out.list(entries);
+  out.texts(labels);
+  out.list(label_of);
+  for (const std::int64_t count :
+       {counts.tokens, counts.trained, counts.longest, counts.cut, counts.left_out,
+        counts.blank_lines, counts.joined, counts.bad}) {
+    out.number(count);
+  }
+  out.counts(counts.dropped);
+  out.counts(counts.unread);
+  out.text(counts.first_bad);
+}
+
+void Documents::State::read(IndexReader& in) {
+  in.list(first);
+  in.list(entries);
+  in.texts(labels);
+  in.list(label_of);
+  for (std::int64_t* const count :
+       {&counts.tokens, &counts.trained, &counts.longest, &counts.cut, &counts.left_out,
+        &counts.blank_lines, &counts.joined, &counts.bad}) {
+    in.number(*count);
+  }
+  in.counts(counts.dropped);
+  in.counts(counts.unread);
+  in.text(counts.first_bad);
+}
 
 std::vector<Example> Documents::State::examples_of(std::string_view record) const {
   switch (options.form) {
@@ -141,7 +185,7 @@ void Documents::State::add_label(const std::string& label) {
   if (is_new) {
     labels.push_back(label);
     if (labels.size() > most_labels) {
-      fail_input({.thing = files.back().path(),
+      fail_input({.thing = files[first.size() - 1].path(),
                   .wrong = "the records have too many different labels",
                   .expected = fmt::format("at most {}", most_labels)});
     }
@@ -271,7 +315,8 @@ void Documents::State::scan(const DataFile& file, Faults& faults) {
 
 std::optional<RecordKind> first_kind(const std::string& path, const DocumentOptions& options) {
   const DataFile file = DataFile::content_of(path);
-  LineReader reader(file, longest_line);
+  constexpr std::size_t block = std::size_t{64} << 10;  // the first line is enough
+  LineReader reader(file, longest_line, block);
   std::vector<Line> lines;
   std::vector<std::pair<std::int64_t, std::size_t>> too_long;
   while (reader.next(lines, too_long)) {
@@ -296,12 +341,21 @@ Documents::Documents(std::span<const std::string> files, std::shared_ptr<const E
   auto state = std::make_unique<State>();
   state->maker = std::move(maker);
   state->options = options;
-  Faults faults;
   for (const std::string& path : files) {
     state->files.push_back(DataFile::content_of(path));
+  }
+  const KeptIndex index(state->files, state->how());
+  if (const std::optional<std::string> kept = index.find()) {
+    IndexReader in(*kept);
+    state->read(in);
+    state_ = std::move(state);
+    return;
+  }
+  Faults faults;
+  for (const DataFile& file : state->files) {
     state->first.push_back(std::ssize(state->entries));
     state->kind.reset();
-    state->scan(state->files.back(), faults);
+    state->scan(file, faults);
   }
   faults.throw_if_any();
   if (state->entries.empty()) {
@@ -310,6 +364,9 @@ Documents::Documents(std::span<const std::string> files, std::shared_ptr<const E
                                      state->counts.blank_lines, state->counts.left_out,
                                      state->counts.bad)});
   }
+  IndexWriter out;
+  state->write(out);
+  index.keep(out.bytes());
   state_ = std::move(state);
 }
 
@@ -343,6 +400,12 @@ Example Documents::read(std::int64_t document) const {
   Example example = std::move(state_->examples_of(state_->options.forms.standard(
       line))[static_cast<std::size_t>(document % state_->options.of_record())]);
   cut(example, state_->options.longest);
+  if (std::ssize(example.ids) != entry.tokens) {
+    fail_input({.thing = where(document),
+                .wrong = "the record has another number of tokens than when the data were read",
+                .expected = fmt::format("{}", entry.tokens),
+                .got = fmt::format("{}", example.ids.size())});
+  }
   return example;
 }
 

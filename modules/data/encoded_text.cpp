@@ -18,6 +18,7 @@ module tessera.data;
 
 import tessera.base;
 import tessera.tokenize;
+import :kept_index;
 import :lines;
 
 namespace tessera::data {
@@ -32,6 +33,7 @@ struct Piece {
   std::uint32_t begins : 1 = 0;  // a text
   std::uint32_t ends : 1 = 0;
 };
+static_assert(sizeof(Piece) == 16);  // all of it is kept in an index
 
 constexpr std::size_t piece_bytes = std::size_t{64} << 10;
 
@@ -84,8 +86,12 @@ struct EncodedText::State {
                Faults& faults);
   void count(std::span<const Piece> fresh, std::span<const std::string_view> texts, Faults& faults,
              std::span<const std::int64_t> lines);
-  void scan_text(Faults& faults);
-  void scan_records(Faults& faults);
+  void scan_text(std::size_t which, Faults& faults);
+  void scan_records(std::size_t which, Faults& faults);
+  std::string how() const;
+  void write(IndexWriter& out) const;
+  void read(IndexReader& in);
+  void scan(std::span<const std::string> paths);
   std::shared_ptr<const std::vector<TokenId>> tokens_of(std::size_t piece);
 };
 
@@ -133,8 +139,8 @@ void EncodedText::State::count(std::span<const Piece> fresh,
   }
 }
 
-void EncodedText::State::scan_text(Faults& faults) {
-  const DataFile& file = files.back();
+void EncodedText::State::scan_text(std::size_t which, Faults& faults) {
+  const DataFile& file = files[which];
   const DataFile::Handle handle(file);
   std::string block;
   std::int64_t line = 1;
@@ -165,7 +171,7 @@ void EncodedText::State::scan_text(Faults& faults) {
       }
       fresh.push_back({.offset = at + used,
                        .bytes = static_cast<std::uint32_t>(rest.size()),
-                       .file = static_cast<std::uint32_t>(files.size() - 1) & 0x3FFFFFFFU,
+                       .file = static_cast<std::uint32_t>(which) & 0x3FFFFFFFU,
                        .begins = at + used == 0,
                        .ends = last});
       texts.push_back(rest);
@@ -178,8 +184,8 @@ void EncodedText::State::scan_text(Faults& faults) {
   }
 }
 
-void EncodedText::State::scan_records(Faults& faults) {
-  const DataFile& file = files.back();
+void EncodedText::State::scan_records(std::size_t which, Faults& faults) {
+  const DataFile& file = files[which];
   LineReader reader(file, longest_line);
   std::vector<Line> lines;
   std::vector<std::pair<std::int64_t, std::size_t>> too_long;
@@ -194,7 +200,7 @@ void EncodedText::State::scan_records(Faults& faults) {
       }
       fresh.push_back({.offset = line.offset,
                        .bytes = static_cast<std::uint32_t>(line.text.size()),
-                       .file = static_cast<std::uint32_t>(files.size() - 1) & 0x3FFFFFFFU,
+                       .file = static_cast<std::uint32_t>(which) & 0x3FFFFFFFU,
                        .begins = 1,
                        .ends = 1});
       texts.push_back(line.text);
@@ -210,6 +216,51 @@ void EncodedText::State::scan_records(Faults& faults) {
   }
 }
 
+/// What decides besides the files what is found in them.
+std::string EncodedText::State::how() const {
+  const std::string identity = maker->identity();
+  return identity.empty() ? ""
+                          : fmt::format("texts {} {} {}{}", records.has_value(), skip_bad,
+                                        records ? columns_text(*records) : "", identity);
+}
+
+void EncodedText::State::write(IndexWriter& out) const {
+  out.list(pieces);
+  out.list(begin);
+  out.number(counts.blank_lines);
+  out.number(counts.bad);
+  out.text(counts.first_bad);
+}
+
+void EncodedText::State::read(IndexReader& in) {
+  in.list(pieces);
+  in.list(begin);
+  in.number(counts.blank_lines);
+  in.number(counts.bad);
+  in.text(counts.first_bad);
+}
+
+void EncodedText::State::scan(std::span<const std::string> paths) {
+  for (const std::string& path : paths) {
+    files.push_back(DataFile::content_of(path));
+  }
+  const KeptIndex index(files, how());
+  if (const std::optional<std::string> found = index.find()) {
+    IndexReader in(*found);
+    read(in);
+    return;
+  }
+  begin.push_back(0);
+  Faults faults;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    records ? scan_records(i, faults) : scan_text(i, faults);
+  }
+  faults.throw_if_any();
+  IndexWriter out;
+  write(out);
+  index.keep(out.bytes());
+}
+
 std::shared_ptr<const std::vector<TokenId>> EncodedText::State::tokens_of(std::size_t which) {
   constexpr std::size_t most_kept = 16;
   const std::lock_guard lock(mutex);
@@ -223,6 +274,12 @@ std::shared_ptr<const std::vector<TokenId>> EncodedText::State::tokens_of(std::s
   std::string bytes(piece.bytes, '\0');
   DataFile::Handle(file).read(file, piece.offset, std::as_writable_bytes(std::span(bytes)));
   auto tokens = std::make_shared<const std::vector<TokenId>>(encode(piece, bytes));
+  if (std::ssize(*tokens) != begin[which + 1] - begin[which]) {
+    fail_input({.thing = fmt::format("{}, byte {}", file.path(), piece.offset),
+                .wrong = "the text has another number of tokens than when the data were read",
+                .expected = fmt::format("{}", begin[which + 1] - begin[which]),
+                .got = fmt::format("{}", tokens->size())});
+  }
   kept.emplace_front(which, tokens);
   if (kept.size() > most_kept) {
     kept.pop_back();
@@ -238,13 +295,7 @@ EncodedText EncodedText::from_files(std::span<const std::string> files,
                                     std::shared_ptr<const ExampleMaker> maker) {
   auto state = std::make_unique<State>();
   state->maker = std::move(maker);
-  state->begin.push_back(0);
-  Faults faults;
-  for (const std::string& path : files) {
-    state->files.push_back(DataFile::content_of(path));
-    state->scan_text(faults);
-  }
-  faults.throw_if_any();
+  state->scan(files);
   return EncodedText(std::move(state));
 }
 
@@ -255,13 +306,7 @@ EncodedText EncodedText::from_records(std::span<const std::string> files,
   state->maker = std::move(maker);
   state->records = forms;
   state->skip_bad = skip_bad;
-  state->begin.push_back(0);
-  Faults faults;
-  for (const std::string& path : files) {
-    state->files.push_back(DataFile::content_of(path));
-    state->scan_records(faults);
-  }
-  faults.throw_if_any();
+  state->scan(files);
   return EncodedText(std::move(state));
 }
 

@@ -212,6 +212,16 @@ ExampleMaker::ExampleMaker(tokenize::OpenedTokenizer tokenizer,
 
 const TextEncoder& ExampleMaker::texts() const { return state_->texts; }
 
+std::string ExampleMaker::identity() const {
+  const ExampleOptions& options = state_->options;
+  return options.identity.empty()
+             ? ""
+             : fmt::format("{} {} {} [{}] [{}]", options.identity,
+                           static_cast<int>(state_->train_on), static_cast<int>(options.special),
+                           fmt::join(options.allow_dropped, ","),
+                           fmt::join(options.template_members, ","));
+}
+
 RecordKind ExampleMaker::kind_of(std::string_view record, bool compares) {
   return kind(parsed(record), compares);
 }

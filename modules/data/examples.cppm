@@ -20,6 +20,9 @@ struct ExampleOptions {
   std::vector<std::string> allow_dropped = {};
   /// Members of records, besides `tools`, that are variables of the template.
   std::vector<std::string> template_members = {};
+  /// Equal where tokenizer and template are equal, so that what was found in data may be kept for
+  /// the next start; empty: unknown.
+  std::string identity = {};
 };
 /// The kinds of contents that templates leave out: "content" (of a user or an answer), "system",
 /// "reasoning", "tool_calls", "tool_results", "tools".
@@ -97,6 +100,8 @@ class ExampleMaker {
   const tokenize::OpenedTokenizer& tokenizer() const { return texts().tokenizer(); }
   /// How texts without a conversation are encoded.
   const TextEncoder& texts() const;
+  /// Equal for makers that make the same of a record; empty: unknown.
+  std::string identity() const;
 
  private:
   struct State;

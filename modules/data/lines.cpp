@@ -7,6 +7,7 @@ module;
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,16 +18,16 @@ module;
 module tessera.data;
 
 import tessera.base;
+import :kept_index;
 import :lines;
 
 namespace tessera::data {
 
-LineReader::LineReader(const DataFile& file, std::size_t longest)
-    : file_(file), handle_(file), longest_(longest) {}
+LineReader::LineReader(const DataFile& file, std::size_t longest, std::size_t block)
+    : file_(file), handle_(file), longest_(longest), block_bytes_(block) {}
 
 bool LineReader::next(std::vector<Line>& lines,
                       std::vector<std::pair<std::int64_t, std::size_t>>& too_long) {
-  constexpr std::size_t block = std::size_t{4} << 20;
   lines.clear();
   block_.erase(0, used_);
   used_ = 0;
@@ -39,7 +40,7 @@ bool LineReader::next(std::vector<Line>& lines,
       block_.clear();
       searched = 0;
     }
-    const std::size_t count = std::min(block, file_.size() - position_);
+    const std::size_t count = std::min(block_bytes_, file_.size() - position_);
     block_.resize(searched + count);
     handle_.read(file_, position_, std::as_writable_bytes(std::span(block_).subspan(searched)));
     position_ += count;
@@ -127,6 +128,10 @@ std::string columns_text(const RecordForms& forms) {
 }
 
 std::string hash_of(std::span<const DataFile> files, const std::string& more) {
+  const KeptIndex index(files, "content hash " + more);
+  if (const std::optional<std::string> kept = index.find()) {
+    return *kept;
+  }
   ContentHash hash;
   for (const DataFile& file : files) {
     for_each_piece(file, file.size(), [&](std::span<const std::byte> bytes) { hash.add(bytes); });
@@ -134,6 +139,7 @@ std::string hash_of(std::span<const DataFile> files, const std::string& more) {
     hash.add(std::as_bytes(std::span(size)));
   }
   hash.add(std::as_bytes(std::span(more)));
+  index.keep(hash.hex());
   return hash.hex();
 }
 

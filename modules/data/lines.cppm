@@ -15,11 +15,11 @@ struct Line {
   std::string_view text;
 };
 
-/// Reads a file's lines in blocks of a few MiB, so that no file must fit in memory.
+/// Reads a file's lines in blocks, so that no file must fit in memory.
 class LineReader {
  public:
-  /// `longest`: bytes of a line; longer ones are faults.
-  LineReader(const DataFile& file, std::size_t longest);
+  /// `longest`: bytes of a line; longer ones are faults. `block`: bytes of a block.
+  LineReader(const DataFile& file, std::size_t longest, std::size_t block = std::size_t{4} << 20);
   /// The next lines, valid until the next call; false: there are no more. `faults` gets the numbers
   /// and bytes of lines that are too long, which are left out.
   bool next(std::vector<Line>& lines, std::vector<std::pair<std::int64_t, std::size_t>>& too_long);
@@ -28,6 +28,7 @@ class LineReader {
   const DataFile& file_;
   DataFile::Handle handle_;
   std::size_t longest_;
+  std::size_t block_bytes_;
   std::string block_;
   std::size_t used_ = 0;      // bytes of the block that were given out
   std::size_t position_ = 0;  // of the block's end in the file
@@ -53,7 +54,7 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& f);
 /// The columns of a source as a part of the hash of what it reads.
 std::string columns_text(const RecordForms& forms);
 
-/// The hash of whole files, in their order.
+/// The hash of whole files, in their order; it is kept for large files (KeptIndex).
 std::string hash_of(std::span<const DataFile> files, const std::string& more);
 
 /// The longest line of a JSONL file, in bytes.

@@ -8,7 +8,6 @@ module;
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
@@ -27,6 +26,7 @@ module tessera.data;
 
 import tessera.base;
 import tessera.cache;
+import :data_cache;
 import :unpacked_file;
 
 namespace tessera::data {
@@ -35,10 +35,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t block_bytes = std::size_t{128} << 10;
-
-CachePlace place() {
-  return {.what = "unpacked data", .variable = "TESSERA_DATA_CACHE", .folder = "data"};
-}
 
 /// The last bytes of a file of blocks; the positions of its blocks are before them.
 struct Trailer {
@@ -60,23 +56,14 @@ std::array<char, 32> hash_of(const Trailer& trailer, std::span<const std::uint64
   return hex;
 }
 
-/// Equal for files of equal content; the beginning and the end of the bytes are in it, as copies
-/// may keep the time of another content.
-std::string key_of(const std::string& path, const FileIdentity& identity) {
-  constexpr std::size_t sample = std::size_t{64} << 10;
-  const DataFile file(path);
-  const DataFile::Handle handle(file);
-  ContentHash hash;
-  std::vector<std::byte> bytes(std::min(sample, file.size()));
-  handle.read(file, 0, bytes);
-  hash.add(bytes);
-  handle.read(file, file.size() - bytes.size(), bytes);
-  hash.add(bytes);
-  const std::string rest =
-      fmt::format("{} {} {} {}.{} {}", identity.size, identity.device, identity.inode,
-                  identity.modified_seconds, identity.modified_nanoseconds, block_bytes);
-  hash.add(std::as_bytes(std::span(rest)));
-  return hash.hex();
+/// Of this version of the file: the system's own time of its last change, which no program can set,
+/// is in it.
+std::string key_of(const FileIdentity& identity) {
+  const std::string text =
+      fmt::format("{} {} {} {}.{} {}.{} {}", identity.size, identity.device, identity.inode,
+                  identity.modified_seconds, identity.modified_nanoseconds,
+                  identity.changed_seconds, identity.changed_nanoseconds, block_bytes);
+  return content_hash(std::as_bytes(std::span(text)));
 }
 
 struct Blocks {
@@ -128,7 +115,8 @@ std::optional<Blocks> blocks_of(const fs::path& file) {
       trailer.magic != Trailer{}.magic || trailer.blocks > end / sizeof(std::uint64_t)) {
     return std::nullopt;
   }
-  Blocks blocks{.size = trailer.size};
+  Blocks blocks;
+  blocks.size = trailer.size;
   blocks.begins.resize(trailer.blocks + 1);
   const std::size_t positions = blocks.begins.size() * sizeof(std::uint64_t);
   if (positions > end ||
@@ -193,8 +181,8 @@ class BlockWriter {
   };
 
   [[noreturn]] void cannot_write(int code) const {
-    throw CacheError(fmt::format("{} cannot be written ({}); set {}", made_.string(),
-                                 reason_of(code), place().variable));
+    throw CacheError(fmt::format("{} cannot be written ({}); set TESSERA_DATA_CACHE",
+                                 made_.string(), reason_of(code)));
   }
 
   void write(std::span<const std::byte> bytes) {
@@ -229,18 +217,6 @@ class BlockWriter {
   bool is_finished_ = false;
 };
 
-/// Removes what no run has read for long.
-void remove_old(const fs::path& folder) {
-  constexpr auto most = std::chrono::hours(24 * 30);
-  const auto now = fs::file_time_type::clock::now();
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    std::error_code ignored;
-    if (entry.is_regular_file(ignored) && now - entry.last_write_time(ignored) > most) {
-      fs::remove(entry.path(), ignored);
-    }
-  }
-}
-
 /// Waits until no other process makes the file, as long as the one that does makes progress.
 void take(FileLock& lock, const fs::path& made) {
   for (std::uintmax_t before = 0;;) {
@@ -269,8 +245,8 @@ UnpackedFile::UnpackedFile(const std::string& path, Compression compression,
                            const FileIdentity& identity)
     : path_(path) {
   try {
-    const fs::path folder = cache_folder(place());
-    const fs::path kept = folder / (key_of(path, identity) + ".blocks");
+    const fs::path folder = data_cache();
+    const fs::path kept = folder / (key_of(identity) + ".blocks");
     std::optional<Blocks> blocks = blocks_of(kept);
     if (!blocks) {
       const fs::path made = fs::path(kept).replace_extension("made");
@@ -281,7 +257,7 @@ UnpackedFile::UnpackedFile(const std::string& path, Compression compression,
         BlockWriter(path, compression, identity.size, made).write_all();
         fs::rename(made, kept);
         blocks = blocks_of(kept);
-        try_side_work(SideWork::upkeep, "data cache", [&] { remove_old(folder); });
+        remove_old_files(folder);
       }
     }
     if (!blocks) {
@@ -307,13 +283,7 @@ UnpackedReader::UnpackedReader(const UnpackedFile& file)
                                      reason_of(errno)),
                 .advice = "start the run again: they are made again"});
   }
-  // What a run reads stays; a file's time once a day is enough.
-  constexpr auto a_day = std::chrono::hours(24);
-  std::error_code ignored;
-  const auto now = fs::file_time_type::clock::now();
-  if (now - fs::last_write_time(file.kept_, ignored) > a_day) {
-    fs::last_write_time(file.kept_, now, ignored);
-  }
+  use_kept_file(file.kept_);
 }
 
 UnpackedReader::~UnpackedReader() {

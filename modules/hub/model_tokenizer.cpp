@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -188,6 +189,23 @@ std::shared_ptr<const data::ChatTemplate> chat_template_of(const ModelTokenizer&
                       : std::make_shared<const data::ChatTemplate>(
                             text, tokenizer.template_name,
                             data::template_variables(tokenizer.opened, tokenizer.template_options));
+}
+
+std::string content_identity(const ModelTokenizer& tokenizer) {
+  if (!tokenize::is_built_in_kind(tokenizer.kind)) {
+    return "";  // its code is a plugin's, of any version
+  }
+  const tokenize::SpecialTokens& special = tokenizer.opened.special;
+  std::string ids;
+  for (const auto& id : {special.bos, special.eos, special.pad, special.unknown}) {
+    ids += fmt::format("{},", id.value_or(-1));
+  }
+  const std::string text =
+      fmt::format("{}\n{}\n{}[{}]\n{}\n{}", tokenizer.identity(), tokenizer.vocab(), ids,
+                  fmt::join(special.stop, ","),
+                  data::template_variables(tokenizer.opened, tokenizer.template_options),
+                  tokenizer.opened.chat_template);
+  return content_hash(std::as_bytes(std::span(text)));
 }
 
 std::shared_ptr<const ModelTokenizer> limited(std::shared_ptr<const ModelTokenizer> tokenizer,

@@ -61,6 +61,10 @@ std::shared_ptr<const ModelTokenizer> limited(std::shared_ptr<const ModelTokeniz
 /// a file cannot be read; (run): or written.
 void keep_tokenizer(const std::string& folder, const ModelTokenizer& tokenizer);
 
+/// Equal where all that makes tokens of texts and of conversations is equal: the tokenizer's file
+/// and options, its special tokens, the template and its variables. Empty: of a plugin's tokenizer.
+std::string content_identity(const ModelTokenizer& tokenizer);
+
 /// For a checkpoint's meta data, as a JSON object; "null" where there is none.
 std::string to_json(const std::shared_ptr<const ModelTokenizer>& tokenizer);
 

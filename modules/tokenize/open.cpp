@@ -257,6 +257,10 @@ class TokenizerFolder {
 
 }  // namespace
 
+bool is_built_in_kind(std::string_view kind) {
+  return std::ranges::find(built_in_kinds, kind) != std::end(built_in_kinds);
+}
+
 std::vector<std::string> tokenizer_kinds() {
   std::vector<std::string> names = plugin::host().names(Tokenizer::plugin_kind.name);
   names.insert(names.end(), std::begin(built_in_kinds), std::end(built_in_kinds));

@@ -56,6 +56,8 @@ std::string gguf_fields(const OpenedTokenizer& opened, std::int64_t vocab);
 /// other kinds have files of their own, and none here. Error (input): they cannot express it.
 std::map<std::string, std::string> hub_files(const OpenedTokenizer& opened);
 
+/// Whether a kind is built-in.
+bool is_built_in_kind(std::string_view kind);
 /// The names of all kinds, built-in or found as plugins, sorted.
 std::vector<std::string> tokenizer_kinds();
 

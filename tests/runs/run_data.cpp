@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -141,6 +142,20 @@ TEST_CASE("a run on records continues on another mesh with the rows that come ne
   write(folder);
   trained(folder, config(data), "train.steps=2");
   compare(trained(folder, config(data, replicated)), expected);
+  // Files that were compressed meanwhile have the same rows; both ranks need what is in them.
+  const Folder packed;
+  write(packed);
+  setenv("TESSERA_DATA_CACHE", (packed.path() / "cache").c_str(), 1);
+  trained(packed, config(data), "train.steps=2");
+  for (const char* const name : {"chats.jsonl", "book.txt"}) {
+    REQUIRE(std::system(("gzip " + (packed.path() / name).string()).c_str()) == 0);
+  }
+  compare(
+      trained(packed, config("sources = [{ jsonl = [\"chats.jsonl.gz\"], weight = 3 }, { text = "
+                             "[\"book.txt.gz\"] }]",
+                             replicated)),
+      expected);
+  unsetenv("TESSERA_DATA_CACHE");
   const Result other = train(folder, config(data), "data.sources=[{text=[book.txt]}]");
   CHECK(other.code == 2);
   has(other.error, "data.content");

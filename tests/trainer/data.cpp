@@ -178,6 +178,24 @@ TEST_CASE("text that is missing, empty or no text is refused, all at once") {
   has(all, "image.png");
 }
 
+TEST_CASE("a compressed file whose name does not say so, or is wrong, is refused") {
+  const Folder folder;
+  // `printf 'some text\n' | gzip -n` and the same by zstd.
+  const std::string gzip(
+      "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x2b\xce\xcf\x4d\x55\x28\x49\xad\x28"
+      "\xe1\x02\x00\xbc\xe6\x2c\x19\x0a\x00\x00\x00",
+      30);
+  const std::string zstd("\x28\xb5\x2f\xfd\x20\x0a\x51\x00\x00some text\n", 19);
+  const auto error_of = [](const std::string& file) {
+    return input_error([&] { runs::find_text_files(std::vector<std::string>{file}); });
+  };
+  has(error_of(folder.write("a.jsonl", gzip)), "a.jsonl: is compressed by gzip; end its name");
+  has(error_of(folder.write("a.txt", zstd)), "a.txt: is compressed by zstd; end its name");
+  has(error_of(folder.write("b.txt.zst", gzip)), "the file cannot be unpacked as zstd");
+  const std::string right = folder.write("c.txt.zst", zstd);
+  CHECK(runs::find_text_files(std::vector<std::string>{right}).files.size() == 1);
+}
+
 TEST_CASE(".npy files of every allowed type and version are read") {
   const Folder folder;
   const std::string u16 =

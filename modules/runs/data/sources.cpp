@@ -179,8 +179,10 @@ std::string OpenedSource::content_hash() const {
 
 std::shared_ptr<const data::ExampleMaker> example_maker(
     const RunSpec& config, const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
+  data::ExampleOptions options = tokenizer->records;
+  options.identity = hub::content_identity(*tokenizer);
   return std::make_shared<const data::ExampleMaker>(tokenizer->opened, chat_template_of(*tokenizer),
-                                                    config.data.train_on, tokenizer->records);
+                                                    config.data.train_on, std::move(options));
 }
 
 std::vector<OpenedSource> open_sources(

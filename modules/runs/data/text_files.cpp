@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t inspected = 64 * 1024;  // git inspects 8,000 bytes
+constexpr std::size_t inspected = 8000;  // as many as git
 
 /// The folders that glob could not read; its callback has no argument of ours.
 std::vector<std::pair<std::string, int>> unreadable;
