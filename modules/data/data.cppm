@@ -3,7 +3,7 @@
 export module tessera.data;
 
 export import :data_file;      // a file that must not change during a run
-export import :unpacking;      // the content of compressed files
+export import :unpacker;       // the content of compressed files
 export import :npy;            // NumPy's files of token ids
 export import :token_source;   // tokens one after the other: an interface
 export import :tokens;         // those that are stored in files

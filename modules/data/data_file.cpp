@@ -17,7 +17,7 @@ module;
 module tessera.data;
 
 import tessera.base;
-import :unpacking;
+import :unpacker;
 import :unpacked_file;
 
 namespace tessera::data {

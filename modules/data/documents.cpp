@@ -15,7 +15,7 @@ module tessera.data;
 
 import tessera.base;
 import tessera.tokenize;
-import :kept_index;
+import :data_index;
 import :lines;
 
 namespace tessera::data {
@@ -344,7 +344,7 @@ Documents::Documents(std::span<const std::string> files, std::shared_ptr<const E
   for (const std::string& path : files) {
     state->files.push_back(DataFile::content_of(path));
   }
-  const KeptIndex index(state->files, state->how());
+  const DataIndex index(state->files, state->how());
   if (const std::optional<std::string> kept = index.find()) {
     IndexReader in(*kept);
     state->read(in);

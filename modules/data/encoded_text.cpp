@@ -18,7 +18,7 @@ module tessera.data;
 
 import tessera.base;
 import tessera.tokenize;
-import :kept_index;
+import :data_index;
 import :lines;
 
 namespace tessera::data {
@@ -244,7 +244,7 @@ void EncodedText::State::scan(std::span<const std::string> paths) {
   for (const std::string& path : paths) {
     files.push_back(DataFile::content_of(path));
   }
-  const KeptIndex index(files, how());
+  const DataIndex index(files, how());
   if (const std::optional<std::string> found = index.find()) {
     IndexReader in(*found);
     read(in);

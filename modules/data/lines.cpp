@@ -18,7 +18,7 @@ module;
 module tessera.data;
 
 import tessera.base;
-import :kept_index;
+import :data_index;
 import :lines;
 
 namespace tessera::data {
@@ -128,7 +128,7 @@ std::string columns_text(const RecordForms& forms) {
 }
 
 std::string hash_of(std::span<const DataFile> files, const std::string& more) {
-  const KeptIndex index(files, "content hash " + more);
+  const DataIndex index(files, "content hash " + more);
   if (const std::optional<std::string> kept = index.find()) {
     return *kept;
   }

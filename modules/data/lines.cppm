@@ -54,7 +54,7 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& f);
 /// The columns of a source as a part of the hash of what it reads.
 std::string columns_text(const RecordForms& forms);
 
-/// The hash of whole files, in their order; it is kept for large files (KeptIndex).
+/// The hash of whole files, in their order; it is kept for large files (DataIndex).
 std::string hash_of(std::span<const DataFile> files, const std::string& more);
 
 /// The longest line of a JSONL file, in bytes.

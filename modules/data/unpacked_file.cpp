@@ -37,20 +37,20 @@ namespace fs = std::filesystem;
 constexpr std::size_t block_bytes = std::size_t{128} << 10;
 
 /// The last bytes of a file of blocks; the positions of its blocks are before them.
-struct Trailer {
+struct BlockList {
   std::array<char, 16> magic = {'t', 'e', 's', 's', 'e', 'r', 'a', ' ',
                                 'b', 'l', 'o', 'c', 'k', 's', ' ', '1'};
   std::uint64_t size = 0;          // bytes of the content
   std::uint64_t blocks = 0;        // of block_bytes, but the last one
   std::array<char, 32> hash = {};  // of the positions, the size and the number
 };
-static_assert(sizeof(Trailer) == 64);
+static_assert(sizeof(BlockList) == 64);
 
-std::array<char, 32> hash_of(const Trailer& trailer, std::span<const std::uint64_t> begins) {
+std::array<char, 32> hash_of(const BlockList& list, std::span<const std::uint64_t> begins) {
   ContentHash hash;
   hash.add(std::as_bytes(begins));
-  hash.add(std::as_bytes(std::span(&trailer.size, 1)));
-  hash.add(std::as_bytes(std::span(&trailer.blocks, 1)));
+  hash.add(std::as_bytes(std::span(&list.size, 1)));
+  hash.add(std::as_bytes(std::span(&list.blocks, 1)));
   std::array<char, 32> hex{};
   std::ranges::copy(hash.hex(), hex.begin());
   return hex;
@@ -106,22 +106,22 @@ std::optional<Blocks> blocks_of(const fs::path& file) {
   const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status{};
   if (opened.get() < 0 || ::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      status.st_size < static_cast<off_t>(sizeof(Trailer))) {
+      status.st_size < static_cast<off_t>(sizeof(BlockList))) {
     return std::nullopt;
   }
-  const std::size_t end = static_cast<std::size_t>(status.st_size) - sizeof(Trailer);
-  Trailer trailer;
-  if (!read_at(opened.get(), end, std::as_writable_bytes(std::span(&trailer, 1))) ||
-      trailer.magic != Trailer{}.magic || trailer.blocks > end / sizeof(std::uint64_t)) {
+  const std::size_t end = static_cast<std::size_t>(status.st_size) - sizeof(BlockList);
+  BlockList list;
+  if (!read_at(opened.get(), end, std::as_writable_bytes(std::span(&list, 1))) ||
+      list.magic != BlockList{}.magic || list.blocks > end / sizeof(std::uint64_t)) {
     return std::nullopt;
   }
   Blocks blocks;
-  blocks.size = trailer.size;
-  blocks.begins.resize(trailer.blocks + 1);
+  blocks.size = list.size;
+  blocks.begins.resize(list.blocks + 1);
   const std::size_t positions = blocks.begins.size() * sizeof(std::uint64_t);
   if (positions > end ||
       !read_at(opened.get(), end - positions, std::as_writable_bytes(std::span(blocks.begins))) ||
-      hash_of(trailer, blocks.begins) != trailer.hash) {
+      hash_of(list, blocks.begins) != list.hash) {
     return std::nullopt;
   }
   return blocks;
@@ -136,7 +136,7 @@ class BlockWriter {
         unpacker_(path, compression),
         made_(std::move(made)),
         out_(::open(made_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)),
-        context_(::ZSTD_createCCtx()) {
+        context_(::ZSTD_createCCtx(), &::ZSTD_freeCCtx) {
     if (out_.get() < 0) {
       cannot_write(errno);
     }
@@ -155,7 +155,7 @@ class BlockWriter {
   }
 
   void write_all() {
-    Trailer trailer;
+    BlockList list;
     std::vector<std::uint64_t> begins = {0};
     std::vector<std::byte> block(block_bytes);
     std::vector<std::byte> packed(::ZSTD_compressBound(block_bytes));
@@ -165,21 +165,17 @@ class BlockWriter {
       require(::ZSTD_isError(bytes) == 0, "zstd: a block cannot be compressed");
       write(std::span(packed).first(bytes));
       begins.push_back(begins.back() + bytes);
-      trailer.size += count;
+      list.size += count;
       report();
     }
-    trailer.blocks = begins.size() - 1;
-    trailer.hash = hash_of(trailer, begins);
+    list.blocks = begins.size() - 1;
+    list.hash = hash_of(list, begins);
     write(std::as_bytes(std::span(begins)));
-    write(std::as_bytes(std::span(&trailer, 1)));
+    write(std::as_bytes(std::span(&list, 1)));
     is_finished_ = true;
   }
 
  private:
-  struct Free {
-    void operator()(ZSTD_CCtx* context) const { ::ZSTD_freeCCtx(context); }
-  };
-
   [[noreturn]] void cannot_write(int code) const {
     throw CacheError(fmt::format("{} cannot be written ({}); set TESSERA_DATA_CACHE",
                                  made_.string(), reason_of(code)));
@@ -211,7 +207,7 @@ class BlockWriter {
   Unpacker unpacker_;
   fs::path made_;
   Descriptor out_;
-  std::unique_ptr<ZSTD_CCtx, Free> context_;
+  std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context_;
   Stopwatch watch_;
   bool reported_ = false;
   bool is_finished_ = false;

@@ -2,7 +2,7 @@ module tessera.data:unpacked_file;
 
 import tessera.base;
 import :data_file;
-import :unpacking;
+import :unpacker;
 
 // The content of compressed files by position.
 

@@ -180,7 +180,7 @@ TEST_CASE("text that is missing, empty or no text is refused, all at once") {
 
 TEST_CASE("a compressed file whose name does not say so, or is wrong, is refused") {
   const Folder folder;
-  // `printf 'some text\n' | gzip -n` and the same by zstd.
+  // What gzip and zstd make of "some text" and the end of a line.
   const std::string gzip(
       "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x2b\xce\xcf\x4d\x55\x28\x49\xad\x28"
       "\xe1\x02\x00\xbc\xe6\x2c\x19\x0a\x00\x00\x00",

@@ -21,7 +21,7 @@ module tessera.data;
 import tessera.base;
 import tessera.cache;
 import :data_cache;
-import :kept_index;
+import :data_index;
 
 namespace tessera::data {
 namespace {
@@ -56,7 +56,7 @@ fs::path file_of(const std::string& key) { return data_cache() / (key + ".index"
 
 }  // namespace
 
-KeptIndex::KeptIndex(std::span<const DataFile> files, std::string_view how) {
+DataIndex::DataIndex(std::span<const DataFile> files, std::string_view how) {
   std::size_t bytes = 0;
   std::string text = own_library();
   if (how.empty() || text.empty()) {
@@ -76,7 +76,7 @@ KeptIndex::KeptIndex(std::span<const DataFile> files, std::string_view how) {
   }
 }
 
-std::optional<std::string> KeptIndex::find() const {
+std::optional<std::string> DataIndex::find() const {
   if (key_.empty()) {
     return std::nullopt;
   }
@@ -100,7 +100,7 @@ std::optional<std::string> KeptIndex::find() const {
   }
 }
 
-void KeptIndex::keep(std::string_view bytes) const {
+void DataIndex::keep(std::string_view bytes) const {
   if (key_.empty()) {
     return;
   }

@@ -1,4 +1,4 @@
-export module tessera.data:unpacking;
+export module tessera.data:unpacker;
 
 import tessera.base;
 

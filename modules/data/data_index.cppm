@@ -1,4 +1,4 @@
-module tessera.data:kept_index;
+module tessera.data:data_index;
 
 import tessera.base;
 import :data_file;
@@ -11,10 +11,10 @@ namespace tessera::data {
 /// in the cache of data. It is found again as long as the files and this library are the same: by
 /// their sizes and times, among which the system's own of the last change, which no program can
 /// set. Nothing is kept of files that have less than 4 MiB together, nor where there is no cache.
-class KeptIndex {
+class DataIndex {
  public:
   /// `how`: what else decides what is found; empty: nothing is kept.
-  KeptIndex(std::span<const DataFile> files, std::string_view how);
+  DataIndex(std::span<const DataFile> files, std::string_view how);
 
   /// Nothing: none was kept, or it is damaged.
   std::optional<std::string> find() const;

@@ -75,7 +75,7 @@ class GzipDecoder final : public Decoder {
 
 class ZstdDecoder final : public Decoder {
  public:
-  ZstdDecoder() : context_(::ZSTD_createDCtx()) {
+  ZstdDecoder() : context_(::ZSTD_createDCtx(), &::ZSTD_freeDCtx) {
     require(context_ != nullptr, "zstd: no memory");
     // Of what a stranger's file may take: the library's own limit, whatever its version says.
     constexpr int most = 27;  // 128 MiB
@@ -99,10 +99,7 @@ class ZstdDecoder final : public Decoder {
   }
 
  private:
-  struct Free {
-    void operator()(ZSTD_DCtx* context) const { ::ZSTD_freeDCtx(context); }
-  };
-  std::unique_ptr<ZSTD_DCtx, Free> context_;
+  std::unique_ptr<ZSTD_DCtx, std::size_t (*)(ZSTD_DCtx*)> context_;
 };
 
 std::string_view name_of(Compression compression) {
@@ -165,7 +162,7 @@ struct Unpacker::State {
                                      name_of(compression), wrong, position - rest().size())});
   }
 
-  /// Behind a member or a frame; returns whether another one follows. gzip's own program ignores
+  /// Behind a member or a frame; returns whether another one follows. The program gzip ignores
   /// zeros there, with which tapes are filled up.
   bool begins_another() {
     while (compression == Compression::gzip && ended > 0) {
