@@ -144,6 +144,15 @@ make_root($what eq 'busybox' ? map { $_ => 'busybox' } qw(sh tar gzip) : (sh => 
 my ($status, $text) = in_root('cd /work && tar -xzf pack.tar.gz && echo unpacked');
 expect('unpack', 0, qr/^unpacked$/m, $status, $text);
 my $run = 'cd / && /work/tessera-gpu/run.sh';
+if ($what eq 'inputs') {
+  my $tools = "$pack/bin/tessera-tools.zst";
+  copy($tools, "$folder/whole.zst") or die "$tools: $!\n";
+  truncate($tools, (-s $tools) / 2) or die "$tools: $!\n";
+  expect('a cut file', 2, qr/tessera-tools\.zst: the file ends too early/, in_root("$run part doctor"));
+  -e "$pack/bin/tessera-tools" and die "a file that was cut is there as if it were whole\n";
+  copy("$folder/whole.zst", $tools) or die "$tools: $!\n";
+  write_file("$pack/bin/tessera-tools.part.1", 'of a start that was killed');
+}
 
 # Kills the runner, as an impatient user does, once it has written a result of the part, and up to `later` seconds later.
 sub kill_in {

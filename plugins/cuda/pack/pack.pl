@@ -1,13 +1,12 @@
 #!/usr/bin/env perl
 # ./dev gpu pack: one archive for a machine with a GPU that has nothing else (docs/first-gpu-day.md). It needs no GPU.
 #
-#   pack.pl --build BUILD --to FILE [--architectures 90a;100] [--compiler TEXT] [--plugin FILE]... [--small] [--xz]
+#   pack.pl --build BUILD --to FILE [--architectures 90a;100] [--compiler TEXT] [--plugin FILE]... [--small]
 #
 #   --architectures  of the machine code in the plugin cuda, as it was built
 #   --compiler       that has made it: nvcc 13.0
 #   --plugin         instead of the installed plugin of this name
 #   --small          small sizes, for the emulator
-#   --xz             a smaller archive, which the other machine's tar may be unable to open
 #
 # The order, owners and times of its files are fixed.
 use strict;
@@ -20,11 +19,11 @@ use File::Temp qw(tempdir);
 use Getopt::Long;
 use Time::HiRes qw(time);
 
-my ($build, $to, @named, $small, $xz);
+my ($build, $to, @named, $small);
 my ($architectures, $compiler) = ('', 'no compiler');
 GetOptions('build=s' => \$build, 'to=s' => \$to, 'architectures=s' => \$architectures, 'compiler=s' => \$compiler,
-  'plugin=s' => \@named, 'small' => \$small, 'xz' => \$xz) && !@ARGV && $build && $to
-  or die "usage: ./dev gpu pack [--architectures 90a;100] [--to FILE] [--xz]\n";
+  'plugin=s' => \@named, 'small' => \$small) && !@ARGV && $build && $to
+  or die "usage: ./dev gpu pack [--architectures 90a;100] [--to FILE]\n";
 my $root = abs_path(dirname(__FILE__) . '/../../..');
 $build = abs_path($build) // die "pack: there is no build\n";
 my $start = time;
@@ -106,14 +105,21 @@ my @sizes = $small ? ('--small') : ();
     map { ('--architecture', $_) } split /;/, $architectures);
 }
 
+# Libraries and programs are large: each is packed by zstd, and run.sh unpacks it once. The list has what they are then.
+put("$build/bin/tessera-unpack", 'bin/unpack');
+run('strip', "$folder/bin/unpack");
+for my $file (grep { -s > 1 << 18 } glob("$folder/bin/tessera*"), glob("$folder/lib/*.so*"), glob("$folder/lib/tessera/plugins/*.so")) {
+  run('zstd', $small ? '-12' : '-19', '--quiet', '--rm', $file);
+}
+
 my $new = "$to.new";
 my $packed = system('sh', '-c', 'tar -C "$1" --sort=name --owner=0 --group=0 --numeric-owner --mode=go-w --mtime=@"$2" -cf - "$3" | ' .
-  ($xz ? 'xz -6' : 'gzip -9n') . ' >"$4"', 'pack', $scratch, $time, $name, $new);
+  'gzip -9n >"$4"', 'pack', $scratch, $time, $name, $new);
 die "pack: $new cannot be written\n" if $packed != 0 || !-s $new;
 my $size = -s $new;
 if ($size > $most) {
   unlink $new;
-  die sprintf "pack: the archive would have %.1f MiB (at most 36); name fewer architectures, or add --xz where the other machine's tar can open it\n",
+  die sprintf "pack: the archive would have %.1f MiB (at most 36); name fewer architectures\n",
     $size / 2**20;
 }
 rename $new, $to or die "pack: $to: $!\n";

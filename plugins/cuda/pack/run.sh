@@ -46,6 +46,12 @@ done
 LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
+# Large files are packed more tightly than the archive; each is unpacked once, also where several start at once.
+for file in "$here"/bin/*.zst "$here"/lib/*.zst "$here"/lib/tessera/plugins/*.zst; do
+  [ -e "$file" ] || continue
+  said=$("$here/bin/unpack" "$file" 2>&1) || [ ! -e "$file" ] || die "a file of the pack cannot be unpacked: $said"
+done
+
 # Whether the program starts at all says most of what can be wrong with the system, or with the archive.
 program=$here/bin/tessera-first-day
 read -r glibc <"$here/GLIBC" || die "$here/GLIBC: this file of the pack is missing; unpack the archive again"
