@@ -185,8 +185,9 @@ class CodedLayer : public nn::Module {
 
 class CodedLinear final : public CodedLayer {
  public:
-  CodedLinear(const nn::Module& before, std::shared_ptr<const WeightCodes> weight, bool packs)
-      : CodedLayer(std::move(weight), packs) {
+  CodedLinear(const nn::Module& before, std::shared_ptr<const WeightCodes> weight, bool packs,
+              Activations activations)
+      : CodedLayer(std::move(weight), packs), activations_(activations) {
     for (const auto& [name, parameter] : before.parameters()) {
       if (parameter != before.parameter("weight")) {
         add_parameter(name, parameter);
@@ -216,7 +217,7 @@ class CodedLinear final : public CodedLayer {
       const bool whole = of_codes == Shard(0) || of_x.is_partial() || of_x.is_shard(last);
       return of_codes == Shard(1) ? Placement(Shard(last)) : whole ? Placement(Replicate()) : of_x;
     });
-    Tensor y = product(local_of(x), weight().local());
+    Tensor y = product(local_of(x), weight().local(), activations_);
     Tensor bias = bias_ ? bias_->use() : Tensor();
     if (codes) {
       Layout layout = x.layout();
@@ -239,6 +240,7 @@ class CodedLinear final : public CodedLayer {
 
  private:
   nn::ParameterPointer bias_;  // null: none
+  Activations activations_;
 };
 
 class CodedEmbedding final : public CodedLayer {
@@ -310,7 +312,8 @@ std::vector<Place> places_in(nn::Module& root) {
 }  // namespace
 
 int use_codes(nn::Module& root,
-              const std::function<std::optional<CodeType>(const CodableWeight& weight)>& type) {
+              const std::function<std::optional<CodeType>(const CodableWeight& weight)>& type,
+              Activations activations) {
   struct ChosenCode {
     std::shared_ptr<const WeightCodes> codes;  // null: the weight stays
     StoredCodes* stored = nullptr;             // of the first layer
@@ -344,7 +347,7 @@ int use_codes(nn::Module& root,
           if (place.embeds) {
             return std::make_shared<CodedEmbedding>(chosen.codes, first);
           }
-          return std::make_shared<CodedLinear>(*before, chosen.codes, first);
+          return std::make_shared<CodedLinear>(*before, chosen.codes, first, activations);
         });
     if (first) {
       const auto& children = place.parent->children();

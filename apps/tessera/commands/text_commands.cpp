@@ -107,7 +107,7 @@ void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
                      "A folder or file with the tokenizer; default: the model's own");
   command.add_option("--base", arguments.base,
                      "Where the base of a checkpoint that names one is now, if it has moved");
-  add_precision(command, arguments.precision, arguments.keys);
+  add_precision(command, arguments.precision, arguments.activations, arguments.keys);
   command
       .add_option(
           "--ranks", arguments.ranks,
@@ -428,7 +428,8 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
 
 }  // namespace
 
-void add_precision(CLI::App& command, coded::WeightForm& weights, std::optional<DType>& keys) {
+void add_precision(CLI::App& command, coded::WeightForm& weights, coded::Activations& activations,
+                   std::optional<DType>& keys) {
   const auto names = coded::weight_form_names();
   command
       .add_option_function<std::string>(
@@ -437,6 +438,14 @@ void add_precision(CLI::App& command, coded::WeightForm& weights, std::optional<
           "How weights are kept: as they are stored, or in fewer bits")
       ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())))
       ->default_str("stored");
+  const auto forms = coded::activations_names();
+  command
+      .add_option_function<std::string>(
+          "--activations",
+          [&activations](const std::string& name) { activations = coded::activations_named(name); },
+          "What products with weights in codes compute with: float32, or 8 bits, which is faster")
+      ->check(CLI::IsMember(std::vector<std::string>(forms.begin(), forms.end())))
+      ->default_str("f32");
   command
       .add_option_function<std::string>(
           "--keys",
@@ -460,6 +469,7 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
 text::ModelFiles model_files(const ModelArguments& arguments) {
   text::ModelFiles files(arguments.model, arguments.tokenizer, arguments.base, arguments.adapter);
   files.precision = arguments.precision;
+  files.activations = arguments.activations;
   files.keys = arguments.keys;
   return files;
 }
