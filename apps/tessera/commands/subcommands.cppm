@@ -102,6 +102,7 @@ struct ChatArguments : ModelArguments {
   std::string chat_template;  // a file; empty: the tokenizer's
   std::string system;         // the message of the system; empty: none
   text::GenerationOptions options = {};
+  text::EngineOptions engine = {};
 };
 /// `tessera chat`: a question in each line of stdin, and its answer on stdout. Errors (input):
 /// those of use_model and text::Chat; where stdin is a terminal those of text::Chat are printed,

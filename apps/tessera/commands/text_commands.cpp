@@ -143,6 +143,15 @@ void add_engine(CLI::App& command, text::EngineOptions& options) {
       "A text's last bits may depend on what is computed with it");
 }
 
+void add_speculation(CLI::App& command, text::EngineOptions& options) {
+  command
+      .add_option("--speculate", options.guesses,
+                  "Tokens that a step guesses and checks beside the next one of a text, at most: "
+                  "what followed its last tokens before; texts stay the same")
+      ->check(CLI::Range(0, 15))
+      ->capture_default_str();
+}
+
 void add_chat_template(CLI::App& command, std::string& file) {
   command.add_option("--chat-template", file,
                      "A file with a template in Jinja; default: the tokenizer's");
@@ -220,6 +229,7 @@ void add_generate(CLI::App& program, std::function<int()>& chosen) {
       ->check(CLI::Range(0, 1000))
       ->needs(json);
   add_engine(*command, arguments->engine);
+  add_speculation(*command, arguments->engine);
   add_copies(*command, *arguments);
   add_length(*command, arguments->options);
   add_sampling(*command, arguments->options);
@@ -235,6 +245,7 @@ void add_chat(CLI::App& program, std::function<int()>& chosen) {
   add_adapter(*command, *arguments);
   command->add_option("--system", arguments->system, "The message of the system");
   add_chat_template(*command, arguments->chat_template);
+  add_speculation(*command, arguments->engine);
   add_length(*command, arguments->options);
   add_sampling(*command, arguments->options);
 }
@@ -421,6 +432,7 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   add_engine(*command, options.engine);
+  add_speculation(*command, options.engine);
   add_limits(*command, options.limits);
   add_length(*command, options.defaults);
   add_sampling(*command, options.defaults);
