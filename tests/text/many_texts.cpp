@@ -951,14 +951,23 @@ TEST_CASE("a text ends, fails or is cancelled among its guesses", "[guesses]") {
 TEST_CASE("guesses take no memory from texts, and no more than a text may have", "[guesses]") {
   const auto model = filled(dense());
   text::ModelRanks ranks(*model);
-  // Room for two pages: of one text, to its last position.
-  text::Engine engine(ranks, vocab, {.memory = bytes_of_text(ranks, 32), .guesses = 15});
-  Text text{.prompt = Tokens(6, 1), .tokens = 27};
-  engine.submit(text.request());
-  while (engine.step()) {
+  const auto ones = [](const auto&) { return std::optional<std::int64_t>(1); };
+  // Three pages of 16 tokens: the second text has ended before the first one needs its second page.
+  text::Engine several(ranks, vocab, {.memory = bytes_of_text(ranks, 48), .guesses = 15});
+  Text second{.prompt = {9, 2, 7, 4, 5, 6, 3, 8, 11, 10, 12, 13, 14, 15}, .tokens = 6};
+  several.submit({.prompt = Tokens(6, 1), .tokens = 14, .next = ones});
+  several.submit(second.request());
+  while (several.step()) {
   }
-  CHECK(text.ended);
-  CHECK(!text.failed);
-  CHECK(engine.counts().interrupted == 0);
-  same_bits(text, alone(dense(), text));
+  CHECK(several.counts().interrupted == 0);
+  CHECK(several.counts().written == 20);
+  same_bits(second, alone(dense(), second));
+  // All pages are those of one text, to its last position.
+  text::Engine one(ranks, vocab, {.memory = bytes_of_text(ranks, 64), .guesses = 15});
+  one.submit({.prompt = Tokens(6, 1), .tokens = 59, .next = ones});
+  while (one.step()) {
+  }
+  CHECK(one.counts().written == 59);
+  CHECK(one.counts().right > 20);
+  CHECK(one.counts().interrupted == 0);
 }

@@ -131,8 +131,9 @@ void dispatch_dots(Body&& body) {
         __builtin_cpu_supports("avx512vnni")) {
       return Bytes::avx512;
     }
-    const bool takes_avx = limit.empty() || limit == "avx_vnni";
-    return takes_avx && simd::level() == simd::Level::avx2 && __builtin_cpu_supports("avxvnni")
+    const bool takes_avx =
+        limit == "avx_vnni" || (limit.empty() && simd::level() == simd::Level::avx2);
+    return takes_avx && simd::level() != simd::Level::base && __builtin_cpu_supports("avxvnni")
                ? Bytes::avx
                : Bytes::none;
   }();
@@ -720,8 +721,8 @@ void integer_product(const CodedProduct& product) {
   using Unit = UnitCodes<Codes>;
   const RoundedRows x = rounded_rows(product, takes_signed8());
   const std::int64_t panels = (product.n + kTogether - 1) / kTogether;
-  // Less work than this is not worth waking a thread.
-  constexpr std::int64_t kGrainWork = 1 << 18;
+  // Less work than this, some 2 microseconds, is not worth another piece.
+  constexpr std::int64_t kGrainWork = 1 << 15;
   const std::int64_t grain = 1 + kGrainWork / (1 + product.m * product.k * kTogether);
   parallel_for(0, panels, grain, [&](std::int64_t first, std::int64_t last) {
     CodeTile tile;

@@ -59,7 +59,7 @@ inline Level level() {
     const std::string_view limit = wanted == nullptr ? "" : wanted;
     __builtin_cpu_init();
     if (limit == "base") return Level::base;
-    if (limit != "avx2" && limit != "avx_vnni" && __builtin_cpu_supports("avx512f") &&
+    if (limit != "avx2" && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl")) {
       return Level::avx512;
