@@ -8,7 +8,6 @@
 #include <limits>
 #include <random>
 #include <string>
-#include <tessera/half.hpp>
 #include <vector>
 
 #include "catch.hpp"
@@ -37,8 +36,14 @@ struct WeightUnit {
   float minimum = 0;
 };
 
+/// A number of 16 bits: 5 of the exponent, 10 of the fraction. Subnormal ones too.
 float half_at(const std::uint8_t* bytes) {
-  return static_cast<float>(Half::from_bits(static_cast<std::uint16_t>(bytes[0] | bytes[1] << 8)));
+  const int bits = bytes[0] | bytes[1] << 8;
+  const int exponent = bits >> 10 & 31;
+  const int fraction = bits & 1023;
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                   : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25);
+  return bits >> 15 != 0 ? -size : size;
 }
 
 /// Blocks of 32, as ggml's comments describe them: the scale, [the minimum], [fifth bits], codes.
@@ -209,7 +214,9 @@ coded::CodeRows random_weight(CodeType type, std::int64_t rows, std::int64_t col
   const std::int64_t size = coded::bytes_of(type, coded::block_of(type));
   for (std::int64_t block = 0; block < rows * bytes; block += size) {
     for (const std::int64_t place : scale_places(type)) {
-      const Half scale(static_cast<float>(static_cast<int>(random() % 2001) - 1000) * 1e-5F);
+      // At most 2^-5, some of them subnormal.
+      const auto scale = static_cast<std::uint16_t>((random() % 10) << 10 | random() % 1024 |
+                                                    (random() % 2) << 15);
       std::memcpy(first + block + place, &scale, sizeof scale);
     }
   }
