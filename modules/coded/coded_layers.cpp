@@ -77,9 +77,8 @@ class WeightCodes {
     const NoGrad no_gradients;
     if (scales_) {
       const Tensor& into = scales_->value;
-      const Tensor all = scales_of_rows(values);
-      ops::copy_(local_of(into),
-                 into.is_distributed() ? redistribute(all, into.layout()).local() : all);
+      const Tensor own = scales_of_rows(local_of(values));
+      ops::copy_(local_of(into), into.is_distributed() ? scales_of_all(own, values.layout()) : own);
     }
     const CodeRows own =
         encoded(type_, local_of(values), scales_ ? local_of(scales_->value) : Tensor());
@@ -109,6 +108,17 @@ class WeightCodes {
   }
 
  private:
+  /// This rank's scales of whole rows, of those of the rows' parts that the ranks have.
+  Tensor scales_of_all(const Tensor& own, Layout layout) const {
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      if (layout.placement(axis) == Shard(1)) {
+        layout = layout.with_placement(axis, Partial(ReduceOp::max));
+      }
+    }
+    const Tensor all = make_distributed(own, Spec::make(layout, {shape_[0]}, DType::f32));
+    return redistribute(all, scales_->value.layout()).local();
+  }
+
   LocalPart own_part() const {
     const Tensor& codes = codes_->value;
     return codes.is_distributed() ? local_part(codes.shape(), codes.layout(), current_rank())
