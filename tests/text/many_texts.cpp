@@ -955,12 +955,12 @@ TEST_CASE("guesses take no memory from texts, and no more than a text may have",
   // Three pages of 16 tokens: the second text has ended before the first one needs its second page.
   text::Engine several(ranks, vocab, {.memory = bytes_of_text(ranks, 48), .guesses = 15});
   Text second{.prompt = {9, 2, 7, 4, 5, 6, 3, 8, 11, 10, 12, 13, 14, 15}, .tokens = 6};
-  several.submit({.prompt = Tokens(6, 1), .tokens = 14, .next = ones});
+  several.submit({.prompt = Tokens(6, 1), .tokens = 30, .next = ones});
   several.submit(second.request());
   while (several.step()) {
   }
   CHECK(several.counts().interrupted == 0);
-  CHECK(several.counts().written == 20);
+  CHECK(several.counts().written == 36);
   same_bits(second, alone(dense(), second));
   // All pages are those of one text, to its last position.
   text::Engine one(ranks, vocab, {.memory = bytes_of_text(ranks, 64), .guesses = 15});
