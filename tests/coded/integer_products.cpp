@@ -1,6 +1,7 @@
 // Products of integers against a loop over their elements: bit by bit, for every type of codes. The
 // same cases run with each instruction set (tests/coded/CMakeLists.txt).
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -239,7 +240,8 @@ Tensor random_rows(std::int64_t rows, std::int64_t columns, std::mt19937& random
 }
 
 bool same_bits(float a, float b) {
-  return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof a) == 0;
+  return (std::isnan(a) && std::isnan(b)) ||
+         std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
 std::int64_t differences_of(const Tensor& x, const coded::CodeRows& weight) {
