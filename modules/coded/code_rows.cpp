@@ -9,6 +9,7 @@ module;
 #include <tessera/block_codes.hpp>
 
 #include "kernels/coded_product.hpp"
+#include "kernels/integer_product.hpp"
 #include "shared/kernels/parallel.hpp"
 module tessera.coded;
 
@@ -184,7 +185,7 @@ Tensor decoded_rows(const CodeRows& rows, const Tensor& numbers) {
   return values;
 }
 
-Tensor product(const Tensor& x, const CodeRows& weight) {
+Tensor product(const Tensor& x, const CodeRows& weight, Activations activations) {
   const CheckedRows from(weight);
   const Tensor left = ops::contiguous(ops::cast(x, DType::f32));
   Dims shape = left.shape();
@@ -204,7 +205,15 @@ Tensor product(const Tensor& x, const CodeRows& weight) {
                                    .row_bytes = from.codes.shape()[1],
                                    .scales = from.scale(),
                                    .c = y.data<float>()};
-  with_codes(from.type, [&]<class Codes>(Codes*) { kernels::coded_product<Codes>(call); });
+  const bool integers = activations == Activations::int8 && is_integer(from.type);
+  with_codes(from.type, [&]<class Codes>(Codes*) {
+    if constexpr (kernels::is_integer<Codes>) {
+      if (integers) {
+        return kernels::integer_product<Codes>(call);
+      }
+    }
+    kernels::coded_product<Codes>(call);
+  });
   return y;
 }
 

@@ -25,8 +25,10 @@ Tensor decoded(const CodeRows& rows);
 /// Error (input): there is no such row.
 Tensor decoded_rows(const CodeRows& rows, const Tensor& numbers);
 /// x f32 [..., columns] times the weight transposed: [..., rows]. Each element has the same bits
-/// however many rows x has: those of the product with the decoded weight within RowProducts. Plain
-/// tensors in the CPU's memory. Error: extents that do not fit.
-Tensor product(const Tensor& x, const CodeRows& weight);
+/// however many rows x has: those of the product with the decoded weight within RowProducts. With
+/// Activations::int8 and codes that are integers, those of integer_product() in
+/// kernels/integer_product.hpp, on every machine. Plain tensors in the CPU's memory. Error: extents
+/// that do not fit.
+Tensor product(const Tensor& x, const CodeRows& weight, Activations activations = Activations::f32);
 
 }  // namespace tessera::coded

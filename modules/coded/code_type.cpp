@@ -38,6 +38,20 @@ constexpr std::array<TypeName, 10> names = {{{CodeType::f16, "F16", "float16"},
 constexpr std::array<std::string_view, 8> form_names = {"stored", "f32",  "bf16", "int8",
                                                         "q8_0",   "q4_0", "q4_k", "q6_k"};
 
+constexpr std::array<std::string_view, 2> activation_forms = {"f32", "int8"};
+
+/// The place of a name among others. Error (input): it is none of them.
+std::size_t place_of(std::string_view name, std::span<const std::string_view> all,
+                     std::string_view thing) {
+  const auto found = std::ranges::find(all, name);
+  if (found == all.end()) {
+    fail_input({.thing = std::string(thing),
+                .wrong = fmt::format("there is no '{}'", name),
+                .expected = fmt::format("{}", fmt::join(all, ", "))});
+  }
+  return static_cast<std::size_t>(found - all.begin());
+}
+
 /// The first of these whose blocks the columns divide into.
 CodeType first_that_fits(std::int64_t columns, std::initializer_list<CodeType> types) {
   const auto* const found =
@@ -68,14 +82,16 @@ std::int64_t bytes_of(CodeType type, std::int64_t elements) {
 std::span<const std::string_view> weight_form_names() { return form_names; }
 
 WeightForm weight_form_named(std::string_view name) {
-  const auto* const found = std::ranges::find(form_names, name);
-  if (found == form_names.end()) {
-    fail_input({.thing = "precision",
-                .wrong = fmt::format("there is no '{}'", name),
-                .expected = fmt::format("{}", fmt::join(form_names, ", "))});
-  }
-  return static_cast<WeightForm>(found - form_names.begin());
+  return static_cast<WeightForm>(place_of(name, form_names, "precision"));
 }
+
+std::span<const std::string_view> activations_names() { return activation_forms; }
+
+Activations activations_named(std::string_view name) {
+  return static_cast<Activations>(place_of(name, activation_forms, "activations"));
+}
+
+bool is_integer(CodeType type) { return type != CodeType::f16 && type != CodeType::bf16; }
 
 std::optional<CodeType> code_type_for(WeightForm form, std::int64_t columns, bool of_tokens,
                                       std::optional<CodeType> stored) {

@@ -26,6 +26,18 @@ std::int64_t block_of(CodeType type);
 /// The bytes of so many elements of a row, a multiple of the block.
 std::int64_t bytes_of(CodeType type, std::int64_t elements);
 
+/// What products with codes compute with on their other side, the rows of x.
+enum class Activations : std::uint8_t {
+  f32,   // x as it is, with decoded weights
+  int8,  // 8 bits and a scale for each 32 elements, with the codes themselves: sums of integers
+};
+/// The names of both on a command line, in their order.
+std::span<const std::string_view> activations_names();
+/// Error (input): there is no such name.
+Activations activations_named(std::string_view name);
+/// Whether weights of the type are integers, so that products of integers can be made with them.
+bool is_integer(CodeType type);
+
 /// In which form a model that is not trained keeps the weights of its linear layers and
 /// embeddings.
 enum class WeightForm : std::uint8_t {

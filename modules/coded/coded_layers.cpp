@@ -77,9 +77,8 @@ class WeightCodes {
     const NoGrad no_gradients;
     if (scales_) {
       const Tensor& into = scales_->value;
-      const Tensor all = scales_of_rows(values);
-      ops::copy_(local_of(into),
-                 into.is_distributed() ? redistribute(all, into.layout()).local() : all);
+      const Tensor own = scales_of_rows(local_of(values));
+      ops::copy_(local_of(into), into.is_distributed() ? scales_of_all(own, values.layout()) : own);
     }
     const CodeRows own =
         encoded(type_, local_of(values), scales_ ? local_of(scales_->value) : Tensor());
@@ -109,6 +108,17 @@ class WeightCodes {
   }
 
  private:
+  /// This rank's scales of whole rows, of those of the rows' parts that the ranks have.
+  Tensor scales_of_all(const Tensor& own, Layout layout) const {
+    for (int axis = 0; axis < layout.ndim(); ++axis) {
+      if (layout.placement(axis) == Shard(1)) {
+        layout = layout.with_placement(axis, Partial(ReduceOp::max));
+      }
+    }
+    const Tensor all = make_distributed(own, Spec::make(layout, {shape_[0]}, DType::f32));
+    return redistribute(all, scales_->value.layout()).local();
+  }
+
   LocalPart own_part() const {
     const Tensor& codes = codes_->value;
     return codes.is_distributed() ? local_part(codes.shape(), codes.layout(), current_rank())
@@ -185,8 +195,9 @@ class CodedLayer : public nn::Module {
 
 class CodedLinear final : public CodedLayer {
  public:
-  CodedLinear(const nn::Module& before, std::shared_ptr<const WeightCodes> weight, bool packs)
-      : CodedLayer(std::move(weight), packs) {
+  CodedLinear(const nn::Module& before, std::shared_ptr<const WeightCodes> weight, bool packs,
+              Activations activations)
+      : CodedLayer(std::move(weight), packs), activations_(activations) {
     for (const auto& [name, parameter] : before.parameters()) {
       if (parameter != before.parameter("weight")) {
         add_parameter(name, parameter);
@@ -216,7 +227,7 @@ class CodedLinear final : public CodedLayer {
       const bool whole = of_codes == Shard(0) || of_x.is_partial() || of_x.is_shard(last);
       return of_codes == Shard(1) ? Placement(Shard(last)) : whole ? Placement(Replicate()) : of_x;
     });
-    Tensor y = product(local_of(x), weight().local());
+    Tensor y = product(local_of(x), weight().local(), activations_);
     Tensor bias = bias_ ? bias_->use() : Tensor();
     if (codes) {
       Layout layout = x.layout();
@@ -239,6 +250,7 @@ class CodedLinear final : public CodedLayer {
 
  private:
   nn::ParameterPointer bias_;  // null: none
+  Activations activations_;
 };
 
 class CodedEmbedding final : public CodedLayer {
@@ -310,7 +322,8 @@ std::vector<Place> places_in(nn::Module& root) {
 }  // namespace
 
 int use_codes(nn::Module& root,
-              const std::function<std::optional<CodeType>(const CodableWeight& weight)>& type) {
+              const std::function<std::optional<CodeType>(const CodableWeight& weight)>& type,
+              Activations activations) {
   struct ChosenCode {
     std::shared_ptr<const WeightCodes> codes;  // null: the weight stays
     StoredCodes* stored = nullptr;             // of the first layer
@@ -344,7 +357,7 @@ int use_codes(nn::Module& root,
           if (place.embeds) {
             return std::make_shared<CodedEmbedding>(chosen.codes, first);
           }
-          return std::make_shared<CodedLinear>(*before, chosen.codes, first);
+          return std::make_shared<CodedLinear>(*before, chosen.codes, first, activations);
         });
     if (first) {
       const auto& children = place.parent->children();

@@ -27,9 +27,10 @@ struct CodableWeight {
 
 /// Puts layers that keep codes in the places of the Linear and Embedding layers of a model without
 /// values. `type`: of each weight; none: its layer stays. A weight that layers share is asked for
-/// once. Nothing is trained: gradients end with an error. Returns how many were replaced. Errors:
-/// those of nn::Module::replace_child.
+/// once. Nothing is trained: gradients end with an error. `activations`: of the products. Returns
+/// how many were replaced. Errors: those of nn::Module::replace_child.
 int use_codes(nn::Module& root,
-              const std::function<std::optional<CodeType>(const CodableWeight& weight)>& type);
+              const std::function<std::optional<CodeType>(const CodableWeight& weight)>& type,
+              Activations activations = Activations::f32);
 
 }  // namespace tessera::coded

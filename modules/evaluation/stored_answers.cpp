@@ -31,8 +31,9 @@ using Json = nlohmann::ordered_json;
 
 /// A hash of the names, sizes and times of a model's files: weights are too large to be read.
 std::string identity_of(const text::ModelFiles& model) {
-  std::vector<std::string> parts = {fmt::format("{} {}", static_cast<int>(model.precision),
-                                                model.keys ? static_cast<int>(*model.keys) : -1)};
+  std::vector<std::string> parts = {fmt::format("{} {} {}", static_cast<int>(model.precision),
+                                                model.keys ? static_cast<int>(*model.keys) : -1,
+                                                static_cast<int>(model.activations))};
   const auto add = [&](const fs::path& path) {
     std::error_code error;
     const auto size = fs::file_size(path, error);

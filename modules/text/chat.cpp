@@ -272,10 +272,11 @@ std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messag
   return {ids.begin(), ids.end()};
 }
 
-Chat::Chat(const TextModel& model, const std::string& template_file, GenerationOptions options)
+Chat::Chat(const TextModel& model, const std::string& template_file, GenerationOptions options,
+           const EngineOptions& engine)
     : model_(model),
       format_(model, template_file),
-      engine_(model.ranks(), model.shape().vocab),
+      engine_(model.ranks(), model.shape().vocab, engine),
       options_(std::move(options)) {
   options_.end_tokens = format_.end_tokens();
 }

@@ -62,8 +62,9 @@ class ChatFormat {
 /// A conversation that grows. What the model has read of it is not read again.
 class Chat {
  public:
-  /// The model must outlive it. Errors (input): those of ChatFormat.
-  Chat(const TextModel& model, const std::string& template_file, GenerationOptions options);
+  /// The model must outlive it. Errors (input): those of ChatFormat and Engine.
+  Chat(const TextModel& model, const std::string& template_file, GenerationOptions options,
+       const EngineOptions& engine = {});
 
   /// Forgets all messages but that of the system.
   void reset();

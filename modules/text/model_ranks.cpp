@@ -301,6 +301,10 @@ std::vector<double> ModelRanks::scored_values(std::span<const std::int64_t> mess
                                     : whole(model_(placed_tokens));
   const Tensor& any = asks_states ? states : rows;
   const bool only_scored = any.size(0) == std::ssize(batch.scored);
+  const auto asks_all_logits = [](const TokenRequest& one) { return !one.states && one.next < 0; };
+  if (only_scored && std::ranges::all_of(asked, asks_all_logits)) {
+    return to_doubles(rows);  // megabytes, once
+  }
   std::vector<double> values;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const auto at = only_scored ? static_cast<std::int64_t>(i) : batch.scored[i];

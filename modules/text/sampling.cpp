@@ -172,7 +172,9 @@ std::vector<Candidate> candidates(std::vector<double> logits, const TextTokens& 
   }
   // In the order of tokens, a rounding moves the bounds between them by as little as itself. In the
   // order of probabilities it exchanges two nearly equal tokens, and another one is drawn.
-  std::ranges::sort(all, {}, &Candidate::token);
+  if (!std::ranges::is_sorted(all, {}, &Candidate::token)) {
+    std::ranges::sort(all, {}, &Candidate::token);
+  }
   return all;
 }
 

@@ -12,6 +12,7 @@ export import :rank_process;    // ranks that are started again when one of them
 export import :model_ranks;    // what is computed with a model, on all ranks that have a part of it
 export import :text_model;     // a trained model, ready to read and write text
 export import :decoding;       // the logits after texts that grow
+export import :token_guesses;  // tokens that may follow, by what followed before
 export import :text_engine;    // many texts that a model continues at the same time
 export import :generate;       // texts that a model continues
 export import :tool_calls;     // calls of tools in answers

@@ -33,6 +33,7 @@ struct Engine::Job {
   std::int64_t scored = 0;           // how many of the prompt need no score, or have it
   std::int64_t given = 0;            // how many of it need not give their hidden states, or have
   TextMemory::Text memory = {};
+  GuessCount guesses = {};
   bool has_memory = false;
   bool left = false;
 
@@ -79,18 +80,29 @@ struct Engine::Share {
   std::int64_t scores;
   std::int64_t states;
   bool ends;  // the last tokens that are computed before the next one is known
+  std::vector<std::int64_t> guesses = {};  // that may follow them
 
   bool writes() const { return ends && job->writes(); }
+  /// The tokens whose logits are asked for.
+  std::int64_t scored() const { return writes() ? 1 + std::ssize(guesses) : 0; }
 };
 
 Engine::Engine(ModelRanks& ranks, std::int64_t vocab, const EngineOptions& options)
     : ranks_(ranks), vocab_(vocab), options_(options), alone_(ranks, vocab) {
-  require(options_.most > 0 && options_.memory >= 0 && options_.prompt_tokens >= 0,
+  require(options_.most > 0 && options_.memory >= 0 && options_.prompt_tokens >= 0 &&
+              options_.guesses >= 0,
           "engine: an option is out of range");
   if (ranks_.takes_batches()) {
     take_memory();
   } else if (ranks_.slow_because().empty()) {
     options_.most = 1;  // its cache has one text
+  }
+  if (options_.guesses > 0 && !(memory_ && memory_->shares_pages())) {
+    fail_input({.thing = "speculation",
+                .wrong = memory_ ? "the model's layers pass on a state, which cannot go back to "
+                                   "before a wrong guess"
+                                 : "the model computes texts one after the other",
+                .advice = "leave out --speculate"});
   }
 }
 
@@ -303,9 +315,43 @@ std::vector<Engine::Share> Engine::shares() {
       all.emplace_back(*job, count);
     }
   }
+  if (options_.guesses > 0) {
+    guess(all);
+  }
   // Texts of an adapter are next to each other: one product for their tokens.
   std::ranges::stable_sort(all, {}, [](const Share& share) { return share.job->request.adapter; });
   return all;
+}
+
+/// Gives those that are written guesses: a few rows more cost a product little, as it reads its
+/// weights once. Many have no room for them, nor beside prompts that are read.
+void Engine::guess(std::vector<Share>& shares) {
+  constexpr std::int64_t rows = 16;
+  std::int64_t left = rows;
+  for (const Share& share : shares) {
+    left -= share.count;
+  }
+  std::int64_t writers = std::ssize(shares);
+  for (Share& share : shares) {
+    Job& job = *share.job;
+    const std::int64_t own = std::max<std::int64_t>(left, 0) / writers--;
+    // The last token that follows is not computed, and memory was promised up to it.
+    const std::int64_t further =
+        job.request.tokens - (std::ssize(job.tokens) - std::ssize(job.request.prompt)) - 1;
+    const std::int64_t most =
+        std::min({own, further, options_.guesses,
+                  memory_->free_positions() - PageTable::page_size * std::ssize(shares)});
+    if (!share.writes() || most <= 0) {
+      continue;
+    }
+    const std::int64_t count = job.guesses.next(most);
+    std::vector<std::int64_t> guesses = repeated_tokens(job.tokens, count);
+    if (!guesses.empty() &&
+        memory_->reserve(job.memory, job.computed + share.count + std::ssize(guesses))) {
+      left -= std::ssize(guesses);
+      share.guesses = std::move(guesses);
+    }
+  }
 }
 
 bool Engine::step() {
@@ -356,7 +402,8 @@ void Engine::compute(const std::vector<Share>& shares) {
     const std::int64_t count = share.count;
     const std::int64_t begin = std::ssize(tokens);
     adapters.push_back(job->request.adapter);
-    batch.rows.push_back(memory_->row(job->memory, job->computed, count));
+    batch.rows.push_back(
+        memory_->row(job->memory, job->computed, count + std::ssize(share.guesses)));
     const auto own =
         std::span(job->tokens)
             .subspan(static_cast<std::size_t>(job->computed), static_cast<std::size_t>(count));
@@ -370,10 +417,11 @@ void Engine::compute(const std::vector<Share>& shares) {
       batch.scored.push_back(begin + at);
       asked.push_back({.states = true});
     }
-    if (share.writes()) {
-      batch.scored.push_back(std::ssize(tokens) - 1);
+    for (std::int64_t at = 0; at < share.scored(); ++at) {
+      batch.scored.push_back(begin + count - 1 + at);
       asked.emplace_back();
     }
+    tokens.insert(tokens.end(), share.guesses.begin(), share.guesses.end());
   }
   std::vector<double> values;
   try {
@@ -404,7 +452,7 @@ void Engine::compute(const std::vector<Share>& shares) {
     const std::int64_t features = ranks_.state_features();
     const auto scores = next_values(share.scores * score.values(vocab_, features));
     const auto states = next_values(share.states * features);
-    const auto logits = next_values(share.writes() ? vocab_ : 0);
+    const auto logits = next_values(share.scored() * vocab_);
     if (job.left) {
       continue;  // another one's function has cancelled it
     }
@@ -414,9 +462,31 @@ void Engine::compute(const std::vector<Share>& shares) {
     take_scores(job, scores, static_cast<std::size_t>(score.values(vocab_, features)));
     take_states(job, states);
     if (!job.left && share.ends) {
-      share.writes() ? write(job, {logits.begin(), logits.end()}) : leave(job);
+      share.writes() ? write_all(share, logits) : leave(job);
     }
   }
+}
+
+/// The next token of a request, and those after guesses that were right: each has the logits that
+/// it would have in a step of its own.
+void Engine::write_all(const Share& share, std::span<const double> logits) {
+  Job& job = *share.job;
+  const auto vocab = static_cast<std::size_t>(vocab_);
+  std::size_t right = 0;
+  for (std::size_t at = 0; at <= share.guesses.size(); ++at) {
+    const auto own = logits.subspan(at * vocab, vocab);
+    write(job, {own.begin(), own.end()});
+    if (job.left || at == share.guesses.size() || job.tokens.back() != share.guesses[at]) {
+      break;
+    }
+    ++right;
+    ++job.computed;  // as a guess
+    memory_->know(job.memory, job.tokens, job.computed);
+  }
+  const std::int64_t guessed = std::ssize(share.guesses);
+  job.guesses.learn(guessed, static_cast<std::int64_t>(right));
+  counts_.guessed += guessed;
+  counts_.right += static_cast<std::int64_t>(right);
 }
 
 /// The likelihoods of the next tokens of a prompt.

@@ -6,6 +6,7 @@ import :model_ranks;
 import :decoding;
 import :sampling;
 import :text_memory;
+import :token_guesses;
 
 // Many texts that a model continues at the same time.
 
@@ -53,6 +54,9 @@ struct EngineOptions {
   /// its beginning, and however its prompt is cut.
   bool exact = true;
   std::int64_t prompt_tokens = 0;  // of a step, at most; 0: as many as take about a second
+  /// Of a text, beside its next token, which a step checks, at most: guesses by repeated_tokens().
+  /// Each text stays what it is without them; with `exact`, bit by bit. 0: none.
+  std::int64_t guesses = 0;
 };
 
 /// What an engine has done since it began, and has now.
@@ -61,6 +65,8 @@ struct EngineCounts {
   std::int64_t read = 0;         // tokens of prompts that were computed
   std::int64_t kept = 0;         // tokens of prompts that were there already
   std::int64_t written = 0;      // tokens that followed
+  std::int64_t guessed = 0;      // tokens that were checked as guesses
+  std::int64_t right = 0;        // of them, those that followed
   std::int64_t interrupted = 0;  // requests that gave back their memory, and were read again
   std::int64_t computing = 0;    // requests now
   std::int64_t waiting = 0;      // requests now, which are not computed yet
@@ -77,7 +83,8 @@ class Engine {
  public:
   /// The model's ranks must outlive it, and are used by nothing else between its steps, except by
   /// what computes without a cache. `vocab`: the logits of a token. Errors (input): those of
-  /// TextMemory.
+  /// TextMemory; guesses for a model that computes texts one after the other, or whose layers pass
+  /// on a state, which cannot go back.
   Engine(ModelRanks& ranks, std::int64_t vocab, const EngineOptions& options = {});
   ~Engine();
   Engine(const Engine&) = delete;
@@ -111,6 +118,7 @@ class Engine {
   void admit();
   bool waits_for_another(const Job& job) const;
   std::vector<Share> shares();
+  void guess(std::vector<Share>& shares);
   bool reserve(Job& job, std::int64_t positions);
   void give_back(Job& job);
   void compute(const std::vector<Share>& shares);
@@ -118,6 +126,7 @@ class Engine {
   void compute_alone(Job& job);
   void take_states(Job& job, std::span<const double> values);
   void take_scores(Job& job, std::span<const double> values, std::size_t of_token);
+  void write_all(const Share& share, std::span<const double> logits);
   void write(Job& job, const std::vector<double>& logits);
   void leave(Job& job, const std::exception* error = nullptr);
   void remove_left();

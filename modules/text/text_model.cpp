@@ -65,7 +65,7 @@ std::optional<coded::CodeType> form_of(const TensorSource& from, const std::stri
 
 /// The model, with the biases of experts that are stored besides what its family has, on so many
 /// ranks.
-std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored, coded::WeightForm form,
+std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored, const ModelFiles& files,
                                             int split) {
   auto model = hub::make_model(stored.shape, 0);
   for (nn::SparseMixture* const mixture : nn::all_mixtures(*model)) {
@@ -74,7 +74,7 @@ std::shared_ptr<nn::LanguageModel> model_of(const StoredModel& stored, coded::We
     }
   }
   model->set_names();
-  set_weight_form(*model, form, split, stored.form);
+  set_weight_form(*model, files.precision, split, stored.form, files.activations);
   return model;
 }
 
@@ -260,21 +260,33 @@ std::unique_ptr<parallel::ParallelPlan> split(nn::LanguageModel& model,
 
 void set_weight_form(
     nn::LanguageModel& model, coded::WeightForm form, std::int64_t split,
-    const std::function<std::optional<coded::CodeType>(const std::string& weight)>& stored) {
+    const std::function<std::optional<coded::CodeType>(const std::string& weight)>& stored,
+    coded::Activations activations) {
+  bool integers = false;
   const bool as_stored = form == coded::WeightForm::stored;
   const auto type_of = [&](const coded::CodableWeight& weight) {
     const auto own = stored ? stored(weight.name) : std::nullopt;
     const auto type = coded::code_type_for(form, weight.shape[1], weight.of_tokens, own);
     const bool whole = !type || weight.shape[1] % (split * coded::block_of(*type)) == 0;
-    return as_stored && !whole ? std::nullopt : type;
+    const auto chosen = as_stored && !whole ? std::nullopt : type;
+    integers = integers || (chosen && coded::is_integer(*chosen));
+    return chosen;
   };
   try {
-    coded::use_codes(model, type_of);
+    coded::use_codes(model, type_of, activations);
   } catch (const Error&) {
     if (!as_stored) {
       throw;
     }
     // A family whose layers cannot be replaced: weights are what they are without codes.
+    integers = false;
+  }
+  if (activations == coded::Activations::int8 && !integers) {
+    fail_input(
+        {.thing = "activations",
+         .wrong = "no weight of the model is kept in integers, with which products of 8 "
+                  "bits are made",
+         .advice = "choose a form with --precision, such as q8_0, or leave out --activations"});
   }
 }
 
@@ -313,7 +325,7 @@ void TextModel::take_texts(hub::ModelShape shape, hub::ModelTokenizer tokenizer)
 void TextModel::open(const ModelFiles& files, const RankGrid& grid, collective::World* world) {
   StoredModel stored =
       stored_at(files, world == nullptr ? hub::BaseUse::values : hub::BaseUse::compared);
-  model_ = model_of(stored, files.precision, grid.split);
+  model_ = model_of(stored, files, grid.split);
   take_texts(std::move(stored.shape), std::move(stored.tokenizer));
   ops::set_threads(threads_of(shape_, grid));
   auto adapters = files.adapters ? std::make_unique<AdapterLayers>(*model_) : nullptr;
@@ -336,7 +348,7 @@ void TextModel::open(const ModelFiles& files, const RankGrid& grid, collective::
 
 std::int64_t check_split(const ModelFiles& files, const RankGrid& grid) {
   const StoredModel stored = stored_at(files, hub::BaseUse::values);
-  const auto model = model_of(stored, files.precision, grid.split);
+  const auto model = model_of(stored, files, grid.split);
   const auto plan =
       grid.of_copy() == 1 ? nullptr : split(*model, stored.shape, grid, mesh_of(grid, 0));
   return parameter_bytes(*model);

@@ -32,6 +32,8 @@ struct ModelFiles {
   std::string adapter;    // a folder of PEFT that is merged with a folder's weights; empty: none
   /// In which form weights are kept, and computed with.
   coded::WeightForm precision = coded::WeightForm::stored;
+  /// Of products with weights that are kept in codes.
+  coded::Activations activations = coded::Activations::f32;
   /// The type in which keys and values are kept; none: as they are computed.
   std::optional<DType> keys = std::nullopt;
   bool adapters = false;  // texts of batches may have adapters (TextModel::read_adapter)
@@ -93,11 +95,12 @@ class TextModel {
 
 /// Gives the layers of a model without values the form in which they keep their weights
 /// (coded::use_codes); one that is split over ranks keeps whole blocks on each. `stored`: the form
-/// that a weight has in its file. Error (input): the blocks of a form that was asked for would be
-/// cut by the ranks.
+/// that a weight has in its file. Errors (input): the blocks of a form that was asked for would be
+/// cut by the ranks; activations of 8 bits, where no weight is kept in integers.
 void set_weight_form(nn::LanguageModel& model, coded::WeightForm form, std::int64_t split,
                      const std::function<std::optional<coded::CodeType>(const std::string& weight)>&
-                         stored = nullptr);
+                         stored = nullptr,
+                     coded::Activations activations = coded::Activations::f32);
 
 /// Bytes of all parameters of a model that this rank has.
 std::int64_t parameter_bytes(nn::LanguageModel& model);

@@ -23,6 +23,7 @@ import tessera.coded;
 import tessera.text;
 
 using namespace tessera;
+using coded::Activations;
 using coded::WeightForm;
 
 namespace {
@@ -41,9 +42,10 @@ nn::DecoderShape shape_of(bool tied) {
 }
 
 /// The same values in each form.
-std::shared_ptr<nn::DecoderLM> filled(WeightForm form, bool tied = true) {
+std::shared_ptr<nn::DecoderLM> filled(WeightForm form, bool tied = true,
+                                      Activations activations = Activations::f32) {
   auto model = std::make_shared<nn::DecoderLM>(shape_of(tied));
-  text::set_weight_form(*model, form, 1);
+  text::set_weight_form(*model, form, 1, nullptr, activations);
   set_seed(3);
   nn::materialize(*model);
   nn::initialize(*model);
@@ -55,9 +57,9 @@ using Logits = std::vector<std::vector<double>>;
 
 /// The logits of the tokens that an engine's texts continue with.
 std::vector<Logits> continued(nn::LanguageModel& model, const std::vector<std::int64_t>& lengths,
-                              std::optional<DType> keys = std::nullopt) {
+                              std::optional<DType> keys = std::nullopt, std::int64_t guesses = 0) {
   text::ModelRanks ranks(model, nullptr, {}, -1, keys);
-  text::Engine engine(ranks, vocab, {.prompt_tokens = 7});
+  text::Engine engine(ranks, vocab, {.prompt_tokens = 7, .guesses = guesses});
   std::vector<Logits> all(lengths.size());
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     std::vector<std::int64_t> prompt;
@@ -172,6 +174,34 @@ TEST_CASE("texts have the same bits alone and among others with every form of we
     const std::vector<Logits> short_keys = continued(*model, {3, 19, 8, 30}, DType::bf16);
     CHECK(continued(*model, {30}, DType::bf16)[0] == short_keys[3]);
     CHECK(short_keys[3] != together[3]);
+  }
+}
+
+TEST_CASE("with products of integers, texts have the same bits alone, among others and guessed") {
+  const NoGrad no_grad;
+  for (const WeightForm form : forms) {
+    if (form == WeightForm::bf16) {
+      continue;
+    }
+    INFO(coded::weight_form_names()[static_cast<std::size_t>(form)]);
+    const auto model = filled(form, true, Activations::int8);
+    const std::vector<Logits> together = continued(*model, {3, 19, 8, 30});
+    CHECK(continued(*model, {19})[0] == together[1]);
+    CHECK(continued(*model, {3})[0] == together[0]);
+    CHECK(continued(*model, {3, 19, 8, 30}, std::nullopt, 6) == together);
+    const Logits exact = continued(*filled(form), {19})[0];
+    CHECK(exact[0] != together[1][0]);
+    double squares = 0;
+    double all = 0;
+    for (std::size_t i = 0; i < exact[0].size(); ++i) {
+      squares += std::pow(exact[0][i] - together[1][0][i], 2);
+      all += std::pow(exact[0][i], 2);
+    }
+    CHECK(std::sqrt(squares / all) < 0.06);
+  }
+  for (const WeightForm form : {WeightForm::f32, WeightForm::bf16}) {
+    CHECK(testing::contains(testing::error_of([&] { filled(form, true, Activations::int8); }),
+                            "no weight of the model is kept in integers"));
   }
 }
 

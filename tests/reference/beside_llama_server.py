@@ -1,7 +1,8 @@
 """Tokens in a second, the time to the first token, processor time and memory of `tessera serve` and llama.cpp's
 llama-server with one GGUF file, in turn, on the same cores (docs/performance-beside.md), a thread for each.
 
-    beside_llama_server.py TESSERA LLAMA_SERVER FILE.gguf CORES [ROUNDS] [CLIENTS...]      CORES: 0 or 0,1
+    beside_llama_server.py TESSERA LLAMA_SERVER FILE.gguf CORES [ROUNDS] [CLIENTS...] [-- OPTIONS OF TESSERA]
+    CORES: 0 or 0,1; LLAMA_SERVER: - measures Tessera alone
 
 Clients ask at the same time for 32 tokens each after a prompt of about 40 tokens that no other one has, at temperature 0,
 whatever ends the text. Processor time is that of the whole server for a token that is written, so the load of
@@ -80,14 +81,18 @@ def serve(command, counts, round_number):
 
 
 def main():
-    tessera, llama, model, cores = sys.argv[1:5]
-    rounds = int(sys.argv[5]) if len(sys.argv) > 5 else 3
-    counts = [int(count) for count in sys.argv[6:]] or [1, 8, 32]
+    end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    arguments, options = sys.argv[1:end], sys.argv[end + 1:]
+    tessera, llama, model, cores = arguments[:4]
+    rounds = int(arguments[4]) if len(arguments) > 4 else 3
+    counts = [int(count) for count in arguments[5:]] or [1, 8, 32]
     threads, on_cores = str(len(cores.split(","))), ["taskset", "-c", cores]
     # A slot's context is a part of the whole: each has room for a prompt and its answer.
-    commands = {"tessera": [*on_cores, tessera, "serve", model, "--port", str(PORT)],
+    commands = {"tessera": [*on_cores, tessera, "serve", model, "--port", str(PORT), *options],
                 "llama.cpp": [*on_cores, llama, "-m", model, "--port", str(PORT), "-t", threads, "-tb", threads,
                               "-np", str(max(counts)), "-c", str(max(counts) * 256), "--no-webui"]}
+    if llama == "-":
+        del commands["llama.cpp"]
     all_results = {name: [] for name in commands}
     for round_number in range(rounds):
         for name, command in commands.items():

@@ -181,8 +181,11 @@ TEST_CASE("exports of folders change the form and keep the model") {
 
 TEST_CASE("commands take a form of weights and of keys, on several ranks too") {
   const std::string input = trained().write("asked", "Say two\n");
-  for (const std::string options : {"--precision q8_0", "--precision int8 --keys bf16",
-                                    "--precision bf16 --keys bf16 --ranks 2"}) {
+  for (const std::string options :
+       {"--precision q8_0", "--precision int8 --keys bf16",
+        "--precision bf16 --keys bf16 --ranks 2",
+        "--precision q8_0 --activations int8 --speculate 4",
+        "--precision int8 --activations int8 --ranks 2", "--speculate 15 --ranks 2"}) {
     INFO(options);
     const Result result =
         run_program("chat " + trained().model + " --temperature 0 " + options + " <" + input);
@@ -190,6 +193,23 @@ TEST_CASE("commands take a form of weights and of keys, on several ranks too") {
     CHECK(result.out == "two 😀2\n");
   }
   CHECK(run_program("generate " + trained().model + " --prompt a --precision q3_k").code == 2);
+  const auto refused = [&](const std::string& options, const std::string& part) {
+    const Result result = run_program("generate " + trained().model + " --prompt a " + options);
+    CHECK(result.code == 2);
+    has(result.error, part);
+  };
+  refused("--activations int8", "no weight of the model is kept in integers");
+  refused("--precision bf16 --activations int8 --ranks 2",
+          "no weight of the model is kept in integers");
+  refused("--speculate 4 --context 2", "speculation: the model computes texts one after the other");
+  // The same text, and how much of it was guessed.
+  const std::string drawn =
+      "generate " + trained().model + " --prompt Say --tokens 60 --temperature 0.3 --seed 5";
+  const Result without = run_program(drawn);
+  const Result with = run_program(drawn + " --speculate 6");
+  CHECK(with.out == without.out);
+  has(with.error, " guessed tokens were right, ");
+  CHECK(without.error.find("guessed") == std::string::npos);
 }
 
 TEST_CASE("a file whose codes have a scale that is NaN is refused, as one with plain elements") {

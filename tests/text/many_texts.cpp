@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -735,4 +737,237 @@ TEST_CASE("pages are shared by texts with equal beginnings, and kept until other
   table.release(other);
   REQUIRE(table.reserve(again, 8 * 16));
   CHECK(table.used() == 8);
+}
+
+namespace {
+
+/// By a loop over all places: what followed the longest end of the text, from four tokens to two,
+/// that was in it before.
+Tokens repeated(const Tokens& text, std::int64_t most) {
+  for (std::ptrdiff_t length = 4; length >= 2; --length) {
+    for (auto end = std::ssize(text) - 1; end >= length; --end) {
+      if (std::equal(text.begin() + end - length, text.begin() + end, text.end() - length)) {
+        Tokens guesses(text.begin() + end, text.end());
+        while (std::ssize(guesses) < most) {
+          guesses.push_back(
+              guesses[guesses.size() - static_cast<std::size_t>(std::ssize(text) - end)]);
+        }
+        guesses.resize(static_cast<std::size_t>(most));
+        return guesses;
+      }
+    }
+  }
+  return {};
+}
+
+/// A text whose tokens are drawn: each by its logits and one random number for each token.
+text::EngineRequest drawn(Text& text, std::uint64_t seed) {
+  text::EngineRequest request = text.request();
+  request.next = [&text, random = Random(seed)](const std::vector<double>& values) mutable {
+    text.logits.push_back(values);
+    const std::uint64_t number = random();
+    // Often the likeliest one, so that guesses are right and wrong.
+    std::vector<std::size_t> order(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::sort(order, std::ranges::greater(), [&](std::size_t i) { return values[i]; });
+    text.written.push_back(static_cast<std::int64_t>(order[number % 4 == 0 ? number / 4 % 3 : 0]));
+    return std::optional(text.written.back());
+  };
+  return request;
+}
+
+Text drawn_alone(const nn::DecoderShape& shape, const Text& of, std::uint64_t seed) {
+  const auto model = filled(shape);
+  text::ModelRanks ranks(*model);
+  text::Engine engine(ranks, vocab, {.most = 1, .prompt_tokens = 1000});
+  Text text{.prompt = of.prompt, .tokens = of.tokens};
+  engine.submit(drawn(text, seed));
+  while (engine.step()) {
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("guesses are what followed the last tokens before", "[guesses]") {
+  Random random(8);
+  for (int i = 0; i < 3000; ++i) {
+    Tokens text(random() % 14);
+    for (std::int64_t& token : text) {
+      token = static_cast<std::int64_t>(random() % 3);
+    }
+    const auto most = static_cast<std::int64_t>(random() % 9);
+    CHECK(text::repeated_tokens(text, most) == repeated(text, most));
+  }
+  const Tokens once = {1, 2, 1, 2};
+  CHECK(text::repeated_tokens(once, 5) == Tokens{1, 2, 1, 2, 1});
+  const Tokens none = {1, 2, 3, 2};
+  CHECK(text::repeated_tokens(none, 5).empty());
+}
+
+TEST_CASE("as many tokens are guessed as were right before, and none for a while where none is",
+          "[guesses]") {
+  text::GuessCount count;
+  CHECK(count.next(10) == 4);
+  count.learn(4, 4);
+  CHECK(count.next(10) == 8);
+  CHECK(count.next(3) == 3);
+  count.learn(8, 2);
+  CHECK(count.next(10) == 3);
+  count.learn(3, 0);
+  CHECK(count.next(10) == 1);
+  count.learn(1, 0);
+  std::int64_t pause = 0;
+  for (int i = 0; i < 8; ++i) {
+    std::int64_t steps = 0;
+    while (count.next(10) == 0) {
+      ++steps;
+    }
+    CHECK(steps >= pause);
+    CHECK(steps <= 32);
+    pause = steps;
+    count.learn(1, 0);
+  }
+  CHECK(pause == 32);
+  while (count.next(10) == 0) {
+  }
+  count.learn(1, 1);
+  CHECK(count.next(10) == 2);
+}
+
+TEST_CASE("texts with guesses are those without, likeliest or drawn, among many others",
+          "[guesses]") {
+  Random random(31);
+  for (const Kind& kind : kinds()) {
+    INFO(kind.name);
+    const auto model = filled(kind.shape);
+    text::ModelRanks ranks(*model);
+    const text::EngineOptions options{.most = 64,
+                                      .memory = 5 * bytes_of_text(ranks, 120),
+                                      .prompt_tokens = 5 + static_cast<std::int64_t>(random() % 40),
+                                      .guesses = 7};
+    if (ranks.text_bytes().state > 0) {
+      CHECK_THROWS_WITH(text::Engine(ranks, vocab, options), Catch::Contains("a state"));
+      continue;
+    }
+    text::Engine engine(ranks, vocab, options);
+    std::vector<Text> texts = random_texts(random, 21);
+    for (Text& text : texts) {
+      text.tokens += 30;
+    }
+    run_at_random(engine, std::span(texts).first(14), random);
+    for (const Text& text : std::span(texts).first(14)) {
+      const Text expected = alone(kind.shape, text);
+      CHECK(!text.failed);
+      if (text.ended) {
+        same_bits(text, expected);
+      } else {
+        CHECK(std::ranges::equal(text.written,
+                                 std::span(expected.written).first(text.written.size())));
+      }
+    }
+    for (std::size_t i = 14; i < texts.size(); ++i) {
+      engine.submit(drawn(texts[i], i));
+      while (i % 2 == 0 && engine.step()) {
+      }
+    }
+    while (engine.step()) {
+    }
+    for (std::size_t i = 14; i < texts.size(); ++i) {
+      same_bits(texts[i], drawn_alone(kind.shape, texts[i], i));
+    }
+    const text::EngineCounts counts = engine.counts();
+    CHECK(counts.right > 0);
+    CHECK(counts.guessed > counts.right);
+    CHECK(counts.pages == 0);
+  }
+}
+
+TEST_CASE("a text that repeats itself takes fewer steps", "[guesses]") {
+  const auto model = filled(dense());
+  text::ModelRanks ranks(*model);
+  const std::int64_t tokens = 60;
+  std::int64_t steps[2] = {};
+  for (const std::int64_t guesses : {0, 15}) {
+    text::Engine engine(ranks, vocab, {.guesses = guesses});
+    // Whatever the logits are, the text goes on with the next of three tokens.
+    std::int64_t next = 0;
+    std::int64_t written = 0;
+    engine.submit({.prompt = {0, 1, 2, 0, 1, 2},
+                   .tokens = tokens,
+                   .next = [&](const auto&) -> std::optional<std::int64_t> {
+                     ++written;
+                     return std::exchange(next, (next + 1) % 3);
+                   }});
+    while (engine.step()) {
+    }
+    CHECK(written == tokens);
+    steps[guesses > 0 ? 1 : 0] = engine.counts().steps;
+    CHECK(engine.counts().written == tokens);
+    CHECK(engine.counts().right == engine.counts().guessed);
+  }
+  CHECK(steps[0] == tokens);
+  CHECK(steps[1] <= 8);
+}
+
+TEST_CASE("a text ends, fails or is cancelled among its guesses", "[guesses]") {
+  const auto model = filled(dense());
+  text::ModelRanks ranks(*model);
+  for (const std::string how : {"ends", "fails", "is cancelled", "gives another token"}) {
+    INFO(how);
+    text::Engine engine(ranks, vocab, {.guesses = 8});
+    std::int64_t written = 0;
+    std::int64_t number = 0;
+    std::optional<bool> failed;
+    Text beside{.prompt = {5, 6, 7}, .tokens = 20};
+    engine.submit(beside.request());
+    number = engine.submit({.prompt = {3, 4, 3, 4, 3, 4},
+                            .tokens = 40,
+                            .next = [&](const auto&) -> std::optional<std::int64_t> {
+                              if (++written == 9 && how == "ends") {
+                                return std::nullopt;
+                              }
+                              if (written == 9 && how == "fails") {
+                                throw std::runtime_error("no more");
+                              }
+                              if (written == 9 && how == "is cancelled") {
+                                engine.cancel(number);
+                              }
+                              return written >= 9 && how == "gives another token"
+                                         ? 10 + written % 30
+                                         : 3 + (written + 1) % 2;
+                            },
+                            .ended = [&](const auto* error) { failed = error != nullptr; }});
+    while (engine.step()) {
+    }
+    CHECK(written == (how == "gives another token" ? 40 : 9));
+    CHECK(failed == (how == "is cancelled" ? std::nullopt : std::optional(how == "fails")));
+    CHECK(engine.counts().right > 3);
+    CHECK(engine.counts().pages == 0);
+    same_bits(beside, alone(dense(), beside));
+  }
+}
+
+TEST_CASE("guesses take no memory from texts, and no more than a text may have", "[guesses]") {
+  const auto model = filled(dense());
+  text::ModelRanks ranks(*model);
+  const auto ones = [](const auto&) { return std::optional<std::int64_t>(1); };
+  // Three pages of 16 tokens: the second text has ended before the first one needs its second page.
+  text::Engine several(ranks, vocab, {.memory = bytes_of_text(ranks, 48), .guesses = 15});
+  Text second{.prompt = {9, 2, 7, 4, 5, 6, 3, 8, 11, 10, 12, 13, 14, 15}, .tokens = 6};
+  several.submit({.prompt = Tokens(6, 1), .tokens = 30, .next = ones});
+  several.submit(second.request());
+  while (several.step()) {
+  }
+  CHECK(several.counts().interrupted == 0);
+  CHECK(several.counts().written == 36);
+  same_bits(second, alone(dense(), second));
+  // All pages are those of one text, to its last position.
+  text::Engine one(ranks, vocab, {.memory = bytes_of_text(ranks, 64), .guesses = 15});
+  one.submit({.prompt = Tokens(6, 1), .tokens = 59, .next = ones});
+  while (one.step()) {
+  }
+  CHECK(one.counts().written == 59);
+  CHECK(one.counts().right > 20);
+  CHECK(one.counts().interrupted == 0);
 }

@@ -35,7 +35,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t random_vocab = 32000;
 
 /// A Llama of 100 M parameters: 400 MB, more than caches hold.
-std::shared_ptr<nn::LanguageModel> random_llama(coded::WeightForm form) {
+std::shared_ptr<nn::LanguageModel> random_llama(const BenchArguments& arguments) {
   // A table of its own would be read by rows.
   auto model = std::make_shared<nn::DecoderLM>(nn::DecoderShape{.vocab = random_vocab,
                                                                 .dim = 768,
@@ -44,7 +44,7 @@ std::shared_ptr<nn::LanguageModel> random_llama(coded::WeightForm form) {
                                                                 .kv_heads = 4,
                                                                 .ffn_dim = 2048,
                                                                 .tie_embeddings = true});
-  text::set_weight_form(*model, form, 1);
+  text::set_weight_form(*model, arguments.precision, 1, nullptr, arguments.activations);
   nn::materialize(*model);
   nn::initialize(*model);
   model->train(false);
@@ -85,11 +85,12 @@ double reading_seconds(std::int64_t weights, int threads) {
 BenchModel::BenchModel(const BenchArguments& arguments)
     : name_(arguments.model.empty() ? "llama 100 M" : arguments.model) {
   if (arguments.model.empty()) {
-    random_ = random_llama(arguments.precision);
+    random_ = random_llama(arguments);
     alone_.emplace(*random_, nullptr, DeviceMesh(), -1, arguments.keys);
   } else {
     text::ModelFiles files(arguments.model);
     files.precision = arguments.precision;
+    files.activations = arguments.activations;
     files.keys = arguments.keys;
     named_.emplace(files);
   }

@@ -84,7 +84,7 @@ class Conversation {
   Conversation(const text::TextModel& model, const ChatArguments& arguments)
       : ranks_(model.ranks()),
         terminal_(isatty(STDIN_FILENO) == 1),
-        chat_(model, arguments.chat_template, arguments.options) {
+        chat_(model, arguments.chat_template, arguments.options, arguments.engine) {
     chat_.set_system(arguments.system);
     note_slow(chat_.slow_because());
   }

@@ -407,7 +407,7 @@ class CommandLine {
                         "bench tokenizer: a folder or file of one; default: bytes");
     command->add_option("--model", bench_.model,
                         "bench generate: a checkpoint or model folder; default: a Llama of 100 M");
-    add_precision(*command, bench_.precision, bench_.keys);
+    add_precision(*command, bench_.precision, bench_.activations, bench_.keys);
     command->add_flag("--json", bench_.json, "Print a JSON array of objects");
   }
 

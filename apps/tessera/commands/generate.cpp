@@ -77,6 +77,12 @@ nlohmann::ordered_json json_of(const std::string& prompt, const text::GeneratedT
   return json;
 }
 
+void note_guesses(const text::EngineCounts& counts, const text::Copies& copies) {
+  fmt::print(stderr, "note: {} of {} guessed tokens were right, {} tokens in {} steps{}\n",
+             counts.right, counts.guessed, counts.written, counts.steps,
+             copies.count() > 1 ? ", of the first copy of the model" : "");
+}
+
 int generate_texts(const text::TextModel& model, const GenerateArguments& arguments) {
   const bool one = arguments.prompts.empty();
   const std::vector<std::string> prompts =
@@ -110,6 +116,9 @@ int generate_texts(const text::TextModel& model, const GenerateArguments& argume
                          : prompts[i] + text.text + "\n");
   }
   write(streams ? "\n" : "");
+  if (arguments.engine.guesses > 0) {
+    note_guesses(engine.counts(), model.copies());
+  }
   return 0;
 }
 

@@ -17,15 +17,17 @@ namespace {
 
 /// Error (input): an option that an encoder does not have.
 void check_encoder(const ServeArguments& arguments) {
-  const bool plain = arguments.precision == coded::WeightForm::stored && !arguments.keys &&
+  const bool plain = arguments.precision == coded::WeightForm::stored &&
+                     arguments.activations == coded::Activations::f32 && !arguments.keys &&
                      arguments.adapter.empty() && arguments.tokenizer.empty() &&
                      arguments.base.empty() && !arguments.options.adapters.used();
   if (!plain || arguments.ranks > 1 || arguments.context > 1 || arguments.heals ||
       arguments.options.page) {
     fail_input({.thing = arguments.model,
                 .wrong = "an encoder is served as its folder is, on one rank",
-                .advice = "leave out --adapter, --adapter-folder, --tokenizer, --base, "
-                          "--precision, --keys, --ranks, --context, --heal and --page"});
+                .advice =
+                    "leave out --adapter, --adapter-folder, --tokenizer, --base, "
+                    "--precision, --activations, --keys, --ranks, --context, --heal and --page"});
   }
 }
 

@@ -59,6 +59,7 @@ struct BenchArguments {
   std::string tokenizer;       // a folder or file; empty: "bytes"
   std::string model;           // a checkpoint or folder; empty: a Llama with random weights
   coded::WeightForm precision = coded::WeightForm::stored;  // see text::ModelFiles
+  coded::Activations activations = coded::Activations::f32;
   std::optional<DType> keys = std::nullopt;
 };
 
@@ -79,6 +80,7 @@ struct ModelArguments {
   std::string base;       // of a checkpoint that names one; empty: where it says that it is
   std::string adapter;    // a folder of PEFT that is merged with the model's weights; empty: none
   coded::WeightForm precision = coded::WeightForm::stored;  // see text::ModelFiles
+  coded::Activations activations = coded::Activations::f32;
   std::optional<DType> keys = std::nullopt;
   int ranks = 0;    // 0: as many as `context`
   int context = 1;  // ranks that each have a part of a text
@@ -100,6 +102,7 @@ struct ChatArguments : ModelArguments {
   std::string chat_template;  // a file; empty: the tokenizer's
   std::string system;         // the message of the system; empty: none
   text::GenerationOptions options = {};
+  text::EngineOptions engine = {};
 };
 /// `tessera chat`: a question in each line of stdin, and its answer on stdout. Errors (input):
 /// those of use_model and text::Chat; where stdin is a terminal those of text::Chat are printed,

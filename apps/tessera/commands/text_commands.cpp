@@ -107,7 +107,7 @@ void add_tokenizer_and_ranks(CLI::App& command, ModelArguments& arguments) {
                      "A folder or file with the tokenizer; default: the model's own");
   command.add_option("--base", arguments.base,
                      "Where the base of a checkpoint that names one is now, if it has moved");
-  add_precision(command, arguments.precision, arguments.keys);
+  add_precision(command, arguments.precision, arguments.activations, arguments.keys);
   command
       .add_option(
           "--ranks", arguments.ranks,
@@ -141,6 +141,15 @@ void add_engine(CLI::App& command, text::EngineOptions& options) {
   command.add_flag_callback(
       "--fast", [&options] { options.exact = false; },
       "A text's last bits may depend on what is computed with it");
+}
+
+void add_speculation(CLI::App& command, text::EngineOptions& options) {
+  command
+      .add_option("--speculate", options.guesses,
+                  "Tokens that a step guesses and checks beside the next one of a text, at most: "
+                  "what followed its last tokens before; texts stay the same")
+      ->check(CLI::Range(0, 15))
+      ->capture_default_str();
 }
 
 void add_chat_template(CLI::App& command, std::string& file) {
@@ -220,6 +229,7 @@ void add_generate(CLI::App& program, std::function<int()>& chosen) {
       ->check(CLI::Range(0, 1000))
       ->needs(json);
   add_engine(*command, arguments->engine);
+  add_speculation(*command, arguments->engine);
   add_copies(*command, *arguments);
   add_length(*command, arguments->options);
   add_sampling(*command, arguments->options);
@@ -235,6 +245,7 @@ void add_chat(CLI::App& program, std::function<int()>& chosen) {
   add_adapter(*command, *arguments);
   command->add_option("--system", arguments->system, "The message of the system");
   add_chat_template(*command, arguments->chat_template);
+  add_speculation(*command, arguments->engine);
   add_length(*command, arguments->options);
   add_sampling(*command, arguments->options);
 }
@@ -421,6 +432,7 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   add_engine(*command, options.engine);
+  add_speculation(*command, options.engine);
   add_limits(*command, options.limits);
   add_length(*command, options.defaults);
   add_sampling(*command, options.defaults);
@@ -428,7 +440,8 @@ void add_serve(CLI::App& program, std::function<int()>& chosen) {
 
 }  // namespace
 
-void add_precision(CLI::App& command, coded::WeightForm& weights, std::optional<DType>& keys) {
+void add_precision(CLI::App& command, coded::WeightForm& weights, coded::Activations& activations,
+                   std::optional<DType>& keys) {
   const auto names = coded::weight_form_names();
   command
       .add_option_function<std::string>(
@@ -437,6 +450,14 @@ void add_precision(CLI::App& command, coded::WeightForm& weights, std::optional<
           "How weights are kept: as they are stored, or in fewer bits")
       ->check(CLI::IsMember(std::vector<std::string>(names.begin(), names.end())))
       ->default_str("stored");
+  const auto forms = coded::activations_names();
+  command
+      .add_option_function<std::string>(
+          "--activations",
+          [&activations](const std::string& name) { activations = coded::activations_named(name); },
+          "What products with weights in codes compute with: float32, or 8 bits, which is faster")
+      ->check(CLI::IsMember(std::vector<std::string>(forms.begin(), forms.end())))
+      ->default_str("f32");
   command
       .add_option_function<std::string>(
           "--keys",
@@ -460,6 +481,7 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
 text::ModelFiles model_files(const ModelArguments& arguments) {
   text::ModelFiles files(arguments.model, arguments.tokenizer, arguments.base, arguments.adapter);
   files.precision = arguments.precision;
+  files.activations = arguments.activations;
   files.keys = arguments.keys;
   return files;
 }

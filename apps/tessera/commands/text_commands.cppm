@@ -23,7 +23,8 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen);
 text::ModelFiles model_files(const ModelArguments& arguments);
 
 /// Adds the options for the form of weights, keys and values.
-void add_precision(CLI::App& command, coded::WeightForm& weights, std::optional<DType>& keys);
+void add_precision(CLI::App& command, coded::WeightForm& weights, coded::Activations& activations,
+                   std::optional<DType>& keys);
 
 /// Calls `act` with the model that a command names, on its ranks (with_text_model). `adapters`: see
 /// text::ModelFiles. `heals`: see with_text_model. Errors (input): copies that the ranks do not

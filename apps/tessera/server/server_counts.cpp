@@ -83,6 +83,10 @@ std::string ServerCounts::text() const {
                 "counter", engine.read) +
          number("tessera_prompt_tokens_kept_total", "Tokens of prompts that were there already.",
                 "counter", engine.kept) +
+         number("tessera_guessed_tokens_total", "Tokens that were checked as guesses.", "counter",
+                engine.guessed) +
+         number("tessera_guessed_tokens_right_total", "Guesses that were right.", "counter",
+                engine.right) +
          number("tessera_texts_interrupted_total",
                 "Texts that gave back their memory for others and were read again.", "counter",
                 engine.interrupted) +
