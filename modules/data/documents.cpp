@@ -74,15 +74,12 @@ struct Documents::State {
   std::vector<DataFile> files;
   std::vector<std::int64_t> first;  // document of each file
   std::vector<Entry> entries;
-  std::vector<std::string> labels;      // of labelled records, by their first occurrence
-  std::vector<std::uint32_t> label_of;  // of each document
-  std::map<std::string, std::uint32_t> label_places;
+  LabelNames labels;  // of labelled records
   DocumentCounts counts;
   std::optional<RecordKind> kind;  // of the file's first record
 
   std::vector<Example> examples_of(std::string_view record) const;
   void read_record(const Line& line, std::string_view record, Outcome& out) const;
-  void add_label(const std::string& label);
   Outcome outcome_of(const Line& line) const;
   void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
                Faults& faults);
@@ -132,21 +129,6 @@ void Documents::State::read_record(const Line& line, std::string_view record, Ou
                            .tokens = static_cast<std::uint32_t>(example.ids.size()),
                            .trained = trained_of(example)});
   }
-}
-
-void Documents::State::add_label(const std::string& label) {
-  constexpr std::size_t most_labels = 10'000;
-  const auto [at, is_new] =
-      label_places.try_emplace(label, static_cast<std::uint32_t>(labels.size()));
-  if (is_new) {
-    labels.push_back(label);
-    if (labels.size() > most_labels) {
-      fail_input({.thing = files.back().path(),
-                  .wrong = "the records have too many different labels",
-                  .expected = fmt::format("at most {}", most_labels)});
-    }
-  }
-  label_of.push_back(at->second);
 }
 
 Outcome Documents::State::outcome_of(const Line& line) const {
@@ -229,7 +211,7 @@ void Documents::State::add(const Outcome& outcome, const std::string& file, Faul
   }
   if (options.form == RecordForm::labelled) {
     counts.trained += 1;
-    add_label(outcome.label);
+    labels.add(outcome.label, file);
   }
 }
 
@@ -306,9 +288,9 @@ std::string Documents::where(std::int64_t document) const {
                      state_->entries.at(static_cast<std::size_t>(document)).line);
 }
 std::int64_t Documents::of_record() const { return state_->options.of_record(); }
-const std::vector<std::string>& Documents::labels() const { return state_->labels; }
+const std::vector<std::string>& Documents::labels() const { return state_->labels.names(); }
 std::int64_t Documents::label(std::int64_t document) const {
-  return state_->label_of.at(static_cast<std::size_t>(document));
+  return state_->labels.of(document);
 }
 const DocumentCounts& Documents::counts() const { return state_->counts; }
 const ExampleMaker& Documents::maker() const { return *state_->maker; }

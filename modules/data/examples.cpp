@@ -26,6 +26,7 @@ module tessera.data;
 
 import tessera.base;
 import tessera.tokenize;
+import :records;
 
 namespace tessera::data {
 namespace {
@@ -33,18 +34,6 @@ namespace {
 using tokenize::TokenId;
 using Json = nlohmann::json;
 using Written = std::vector<std::string_view>;  // messages
-
-Json parsed(std::string_view record) {
-  if (const std::size_t at = invalid_utf8(record); at != std::string_view::npos) {
-    fail_input({.wrong = fmt::format("byte {} is 0x{:02X}, which is not UTF-8", at,
-                                     static_cast<unsigned char>(record[at]))});
-  }
-  ParsedJson json = parse_json_object(record, record_limits);
-  if (!json.problem.empty()) {
-    fail_input({.wrong = json.problem});
-  }
-  return std::move(json.value);
-}
 
 [[noreturn]] void refuse_kind(const Json& record) {
   std::vector<std::string> names;
@@ -85,25 +74,6 @@ RecordKind kind(const Json& record, bool compares) {
     }
   }
   return record["prompt"].is_array() ? RecordKind::conversation : RecordKind::completion;
-}
-
-const std::string& text_member(const Json& record, const char* name) {
-  const Json& value = record[name];
-  if (!value.is_string()) {
-    fail_input({.wrong = fmt::format("'{}' must be a text", name), .got = value.type_name()});
-  }
-  return value.get_ref<const std::string&>();
-}
-
-/// Members of a record that are read without a conversation; the others are returned.
-std::set<std::string> others(const Json& record, std::initializer_list<std::string_view> read) {
-  std::set<std::string> names;
-  for (const auto& [name, value] : record.items()) {
-    if (std::ranges::find(read, name) == read.end()) {
-      names.insert(name);
-    }
-  }
-  return names;
 }
 
 /// The elements of a list of messages.
@@ -213,11 +183,11 @@ ExampleMaker::ExampleMaker(tokenize::OpenedTokenizer tokenizer,
 const TextEncoder& ExampleMaker::texts() const { return state_->texts; }
 
 RecordKind ExampleMaker::kind_of(std::string_view record, bool compares) {
-  return kind(parsed(record), compares);
+  return kind(parsed_record(record), compares);
 }
 
 std::string ExampleMaker::text_of(std::string_view record) {
-  const Json json = parsed(record);
+  const Json json = parsed_record(record);
   if (const RecordKind own = kind(json, false); own != RecordKind::text) {
     fail_input({.wrong = "the record is of another kind than those before",
                 .expected = "'text'",
@@ -231,7 +201,7 @@ std::string ExampleMaker::text_of(std::string_view record) {
 }
 
 Example ExampleMaker::make(std::string_view record) const {
-  const Json json = parsed(record);
+  const Json json = parsed_record(record);
   Example out;
   switch (kind(json, false)) {
     case RecordKind::conversation:
@@ -239,11 +209,11 @@ Example ExampleMaker::make(std::string_view record) const {
     case RecordKind::completion:
       out = state_->completion(text_member(json, "prompt"), text_member(json, "completion"),
                                "completion");
-      out.unread = others(json, {"prompt", "completion"});
+      out.unread = unread_members(json, {"prompt", "completion"});
       return out;
     case RecordKind::text:
       out = state_->whole(text_of(record));
-      out.unread = others(json, {"text"});
+      out.unread = unread_members(json, {"text"});
       return out;
     case RecordKind::preference:
       fail_input({.wrong = "the record compares answers ('chosen' and 'rejected')",
@@ -330,7 +300,7 @@ Example named(const char* name, const std::function<Example()>& make) {
 }  // namespace
 
 Preference ExampleMaker::make_preference(std::string_view record) const {
-  const Json json = parsed(record);
+  const Json json = parsed_record(record);
   if (const RecordKind own = kind(json, true); own != RecordKind::preference) {
     fail_input({.wrong = "the record does not compare answers",
                 .expected = "'prompt', 'chosen' and 'rejected'",
@@ -362,32 +332,15 @@ Preference ExampleMaker::make_preference(std::string_view record) const {
   }
   Preference both{.chosen = state_->completion(prompt, chosen, "chosen"),
                   .rejected = state_->completion(prompt, rejected, "rejected")};
-  both.chosen.unread = others(json, {"prompt", "chosen", "rejected"});
+  both.chosen.unread = unread_members(json, {"prompt", "chosen", "rejected"});
   return both;
 }
 
 LabelledText ExampleMaker::make_labelled(std::string_view record, std::int64_t longest) const {
-  const Json json = parsed(record);
-  for (const char* const name : {"text", "label"}) {
-    if (!json.contains(name)) {
-      fail_input({.wrong = fmt::format("'{}' is missing", name),
-                  .expected = "'text' and 'label'",
-                  .advice = "only train.objective=classification reads labels"});
-    }
-  }
+  const Json json = parsed_record(record);
+  require_labelled(json, "text");
   LabelledText out;
-  const Json& label = json["label"];
-  if (label.is_number_integer()) {
-    out.label = json_text(label);
-  } else {
-    out.label = text_member(json, "label");
-  }
-  constexpr std::size_t longest_label = 200;
-  if (out.label.empty() || out.label.size() > longest_label) {
-    fail_input({.wrong = "'label' has the wrong size",
-                .expected = fmt::format("1 to {} bytes", longest_label),
-                .got = fmt::format("{}", out.label.size())});
-  }
+  out.label = label_member(json);
   const std::string& text = text_member(json, "text");
   if (text.empty()) {
     fail_input({.wrong = "'text' is empty"});
@@ -407,7 +360,7 @@ LabelledText ExampleMaker::make_labelled(std::string_view record, std::int64_t l
   shorten(encoded, longest);
   out.example.ids = std::move(encoded.ids);
   out.example.trained.assign(out.example.ids.size(), 0);
-  out.example.unread = others(json, {"text", "label"});
+  out.example.unread = unread_members(json, {"text", "label"});
   return out;
 }
 

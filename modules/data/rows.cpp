@@ -16,6 +16,10 @@ import tessera.tokenize;
 
 namespace tessera::data {
 
+void RowSource::read_pixels(std::int64_t /*row*/, std::span<std::uint8_t> /*pixels*/) const {
+  fail("data: rows of tokens have no pixels");
+}
+
 void write_document(const Example& document, std::span<std::int64_t> inputs,
                     std::span<std::int64_t> targets) {
   for (std::size_t i = 0; i + 1 < document.ids.size(); ++i) {

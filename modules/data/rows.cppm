@@ -36,6 +36,8 @@ class RowSource {
   /// Fills both, which have the rows' length. Error (input): a file has changed.
   virtual void read(std::int64_t row, std::span<std::int64_t> inputs,
                     std::span<std::int64_t> targets) const = 0;
+  /// Fills the pixels of a row that is an image (ImageForm). Error: rows are none.
+  virtual void read_pixels(std::int64_t row, std::span<std::uint8_t> pixels) const;
 };
 
 /// Writes a document at the beginning of a row's inputs and targets, which have room for all of it.

@@ -6,3 +6,4 @@ export import :encoder_model;   // an encoder with a head: classes, hidden token
 export import :encoder_config;  // config.json of these models, read and written
 export import :encoder_folder;  // their folders
 export import :token_rows;      // texts as rows of tokens
+export import :image_processor;  // images as inputs

@@ -9,6 +9,7 @@ export import :model_tokenizer;   // its tokenizer, and how texts and records be
 export import :whole_checkpoint;  // a checkpoint with the weights that it leaves out
 export import :new_tokens;        // its weights, with rows for tokens that the folder does not have
 export import :hub_weights;   // a folder's tensors as a model's parameters, and the other way round
+export import :classifier_folder;  // decoders that tell the classes of texts
 export import :folder_files;  // other files in a folder of a model
 export import :gguf;          // a GGUF file as such a folder, and the other way round
 export import :config_use;    // what of a config.json is understood

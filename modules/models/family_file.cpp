@@ -82,6 +82,7 @@ class FamilyReader {
     check_names(root_, "", {"family",
                             "about",
                             "architecture",
+                            "classifier",
                             "like",
                             "begin_token",
                             "end_token",
@@ -113,6 +114,7 @@ class FamilyReader {
     DecoderTraits& traits = result.traits;
     required(root_, "family", result.family);
     required(root_, "architecture", traits.architecture);
+    traits.classifier = take<std::string>(root_, "classifier", "").value_or("");
     set(root_, "about", "", result.about);
     check_family(result.family);
     set(root_, "begin_token", "", traits.special_tokens.bos);

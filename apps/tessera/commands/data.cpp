@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -63,6 +64,9 @@ struct ShownToken {
 
 /// The tokens of a row, without the padding behind it.
 std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, std::int64_t row) {
+  if (data.has_images()) {
+    return {};
+  }
   const runs::Batch batch = data.rows(step, row, 1);
   const data::Mixture::SourceRow place = data.place_of(step, row);
   const data::RowSource& source = data.training().source(place.source);
@@ -92,7 +96,8 @@ std::string title_of(const runs::Dataset& data, std::int64_t step, std::int64_t 
   const data::Mixture::SourceRow place = data.place_of(step, row);
   const runs::OpenedSource& source = data.sources()[place.source];
   const std::string where = data.training().source(place.source).where(place.row);
-  const std::string from = source.documents ? where : fmt::format("{}, {}", source.key, where);
+  const std::string from =
+      source.tokens ? fmt::format("{}, {}", source.key, where) : where;
   const std::string what =
       data.labels().empty()
           ? fmt::format("{} trained", std::ranges::count_if(tokens, &ShownToken::trained))
@@ -100,6 +105,12 @@ std::string title_of(const runs::Dataset& data, std::int64_t step, std::int64_t 
                 "label {}",
                 shown(data.labels()[static_cast<std::size_t>(data.rows(step, row, 1).targets[0])],
                       60));
+  if (source.images) {
+    const data::ImageForm& form = source.images->form();
+    return fmt::format("step {}, row {}: {}: {}, {} x {}, {}", step + 1, row, from,
+                       source.images->path(data.rows(step, row, 1).inputs[0]), form.width,
+                       form.height, what);
+  }
   return fmt::format("step {}, row {}: {}: {} tokens, {}", step + 1, row, from, tokens.size(),
                      what);
 }
@@ -138,6 +149,18 @@ std::string as_html(const runs::Dataset& data, const std::vector<ShownToken>& to
   return "<p>\n" + text + "</p>\n";
 }
 
+/// The members of records that nothing reads.
+void add_unread(TableRows& rows, const std::map<std::string, std::int64_t>& unread) {
+  if (unread.empty()) {
+    return;
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, count] : unread) {
+    names.push_back(fmt::format("{} ({})", shown(name, 30), count));
+  }
+  rows.push_back({"not read", "members of records: " + join_words(names)});
+}
+
 }  // namespace
 
 int run_data_show(const TrainArguments& arguments, const DataShowArguments& shown) {
@@ -166,6 +189,10 @@ int run_data_check(const TrainArguments& arguments) {
   const runs::Dataset& data = run.task->data();
   TableRows rows = data_rows(run.config, data);
   for (const runs::OpenedSource& source : data.sources()) {
+    if (source.images) {
+      rows.push_back({source.key, count_text(source.images->size(), "image")});
+      add_unread(rows, source.images->unread());
+    }
     if (!source.documents) {
       continue;
     }
@@ -176,13 +203,7 @@ int run_data_check(const TrainArguments& arguments) {
                                             source.documents->size() / of_record,
                                             of_record == 1 ? "documents" : "pairs of answers",
                                             counts.tokens, counts.trained, counts.longest)});
-    if (!counts.unread.empty()) {
-      std::vector<std::string> names;
-      for (const auto& [name, count] : counts.unread) {
-        names.push_back(fmt::format("{} ({})", shown(name, 30), count));
-      }
-      rows.push_back({"not read", "members of records: " + join_words(names)});
-    }
+    add_unread(rows, counts.unread);
     if (counts.joined > 0) {
       rows.push_back(
           {"joined", fmt::format("{} answers begin within a token, which is not trained; "

@@ -150,7 +150,10 @@ bool has_documents(const runs::Dataset& data) {
 
 std::string data_text(const runs::RunSpec& config, const runs::Dataset& data) {
   std::string text =
-      fmt::format("{}, {} tokens to train on, {} {} of {}, {}", count_text(data.files(), "file"),
+      data.has_images()
+          ? fmt::format("{}, {} to train on, {}", count_text(data.files(), "file"),
+                        count_text(data.windows(), "image"), runs::word_of(config, "data.order"))
+          : fmt::format("{}, {} tokens to train on, {} {} of {}, {}", count_text(data.files(), "file"),
                   format_count(static_cast<double>(data.training_tokens())), data.windows(),
                   has_documents(data) ? "rows" : "windows", config.data.seq_len,
                   runs::word_of(config, "data.order"));
@@ -189,6 +192,8 @@ TableRows data_rows(const runs::RunSpec& config, const runs::Dataset& data) {
       {"validation",
        data.validation_batches() == 0
            ? "none"
+       : data.has_images()
+           ? count_text(data.validation_used(), "image")
            : fmt::format("{} tokens",
                          format_count(static_cast<double>(data.validation_used()) * step_tokens /
                                       static_cast<double>(config.train.batch)))});

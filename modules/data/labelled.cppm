@@ -1,0 +1,36 @@
+export module tessera.data:labelled;
+
+import tessera.base;
+
+export namespace tessera::data {
+
+/// Records with the name of a class each.
+class LabelledRecords {
+ public:
+  virtual ~LabelledRecords() = default;
+  virtual std::int64_t size() const = 0;
+  /// "chats.jsonl:17".
+  virtual std::string where(std::int64_t record) const = 0;
+  /// The names of the classes, each once, and the place of a record's there.
+  virtual const std::vector<std::string>& labels() const = 0;
+  virtual std::int64_t label(std::int64_t record) const = 0;
+};
+
+/// The names of classes, by their first occurrence, and that of each record.
+class LabelNames {
+ public:
+  /// The label of the next record, of `file`. Error (input) that names the file: there are more
+  /// than 10,000 different ones.
+  void add(const std::string& label, const std::string& file);
+  const std::vector<std::string>& names() const { return names_; }
+  std::int64_t of(std::int64_t record) const {
+    return of_.at(static_cast<std::size_t>(record));
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<std::uint32_t> of_;
+  std::map<std::string, std::uint32_t> places_;
+};
+
+}  // namespace tessera::data
