@@ -36,6 +36,7 @@ struct Outcome {
   std::int64_t joined = 0;
   bool blank = false;
   std::string label = {};
+  std::set<std::string> labels = {};  // of words
   std::string fault = {};
   bool bad = false;  // the fault is one of the record
   std::map<std::string, std::int64_t> dropped = {};
@@ -78,6 +79,8 @@ struct Documents::State {
   DocumentCounts counts;
   std::optional<RecordKind> kind;  // of the file's first record
 
+  /// The record of a document in its standard form.
+  std::string record(std::int64_t document) const;
   std::vector<Example> examples_of(std::string_view record) const;
   void read_record(const Line& line, std::string_view record, Outcome& out) const;
   Outcome outcome_of(const Line& line) const;
@@ -97,6 +100,8 @@ std::vector<Example> Documents::State::examples_of(std::string_view record) cons
       return {maker->make(record)};
     case RecordForm::labelled:
       return {maker->make_labelled(record, options.longest).example};
+    case RecordForm::tagged:
+      return {maker->make_tagged(record, options.longest).example};
     case RecordForm::preference:
       break;
   }
@@ -107,10 +112,21 @@ std::vector<Example> Documents::State::examples_of(std::string_view record) cons
 /// The documents of a record.
 void Documents::State::read_record(const Line& line, std::string_view record, Outcome& out) const {
   std::vector<Example> examples;
+  std::uint32_t labelled = 0;  // tokens
   if (options.form == RecordForm::labelled) {
     LabelledText text = maker->make_labelled(record, options.longest);
     out.whole = text.whole;
     out.label = std::move(text.label);
+    examples.push_back(std::move(text.example));
+  } else if (options.form == RecordForm::tagged) {
+    TaggedText text = maker->make_tagged(record, options.longest);
+    out.whole = text.whole;
+    for (std::string& label : text.labels) {
+      labelled += label.empty() ? 0 : 1;
+      if (!label.empty()) {
+        out.labels.insert(std::move(label));
+      }
+    }
     examples.push_back(std::move(text.example));
   } else {
     examples = examples_of(record);
@@ -123,11 +139,12 @@ void Documents::State::read_record(const Line& line, std::string_view record, Ou
     out.whole = std::max(out.whole, std::ssize(example.ids));
     out.joined += example.joined;
     cut(example, options.longest);
-    out.entries.push_back({.offset = line.offset,
-                           .bytes = static_cast<std::uint32_t>(line.text.size()),
-                           .line = static_cast<std::uint32_t>(line.number),
-                           .tokens = static_cast<std::uint32_t>(example.ids.size()),
-                           .trained = trained_of(example)});
+    out.entries.push_back(
+        {.offset = line.offset,
+         .bytes = static_cast<std::uint32_t>(line.text.size()),
+         .line = static_cast<std::uint32_t>(line.number),
+         .tokens = static_cast<std::uint32_t>(example.ids.size()),
+         .trained = options.form == RecordForm::tagged ? labelled : trained_of(example)});
   }
 }
 
@@ -213,6 +230,9 @@ void Documents::State::add(const Outcome& outcome, const std::string& file, Faul
     counts.trained += 1;
     labels.add(outcome.label, file);
   }
+  for (const std::string& label : outcome.labels) {
+    labels.place(label, file);
+  }
 }
 
 /// Of the first record that has one.
@@ -289,19 +309,37 @@ std::string Documents::where(std::int64_t document) const {
 }
 std::int64_t Documents::of_record() const { return state_->options.of_record(); }
 const std::vector<std::string>& Documents::labels() const { return state_->labels.names(); }
-std::int64_t Documents::label(std::int64_t document) const {
-  return state_->labels.of(document);
+std::int64_t Documents::label(std::int64_t document) const { return state_->labels.of(document); }
+bool Documents::has_label(std::int64_t document, std::int64_t label) const {
+  if (state_->options.form != RecordForm::tagged) {
+    return state_->labels.of(document) == label;
+  }
+  const auto [example, labels] = read_tagged(document);
+  return std::ranges::find(labels, label) != labels.end();
 }
 const DocumentCounts& Documents::counts() const { return state_->counts; }
 const ExampleMaker& Documents::maker() const { return *state_->maker; }
 
-Example Documents::read(std::int64_t document) const {
-  const Entry& entry = state_->entries.at(static_cast<std::size_t>(document));
-  const DataFile& file = state_->files[state_->file_of(document)];
+std::string Documents::State::record(std::int64_t document) const {
+  const Entry& entry = entries.at(static_cast<std::size_t>(document));
+  const DataFile& file = files[file_of(document)];
   std::string line(entry.bytes, '\0');
   DataFile::Handle(file).read(file, entry.offset, std::as_writable_bytes(std::span(line)));
-  Example example = std::move(state_->examples_of(state_->options.forms.standard(
-      line))[static_cast<std::size_t>(document % state_->options.of_record())]);
+  return options.forms.standard(line);
+}
+
+std::pair<Example, std::vector<std::int64_t>> Documents::read_tagged(std::int64_t document) const {
+  TaggedText text = state_->maker->make_tagged(state_->record(document), state_->options.longest);
+  std::vector<std::int64_t> labels;
+  for (const std::string& label : text.labels) {
+    labels.push_back(label.empty() ? -1 : state_->labels.place(label));
+  }
+  return {std::move(text.example), std::move(labels)};
+}
+
+Example Documents::read(std::int64_t document) const {
+  Example example = std::move(state_->examples_of(
+      state_->record(document))[static_cast<std::size_t>(document % state_->options.of_record())]);
   cut(example, state_->options.longest);
   return example;
 }

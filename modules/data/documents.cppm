@@ -20,6 +20,7 @@ enum class RecordForm : std::uint8_t {
   document,    // a document each
   preference,  // two documents each, see ExampleMaker::make_preference
   labelled,    // a document each, with the name of its class
+  tagged,      // a document each, with the names of the classes of its words
 };
 
 /// Options of reading documents.
@@ -71,7 +72,12 @@ class Documents final : public LabelledRecords {
   /// Documents of a record; see DocumentOptions::of_record.
   std::int64_t of_record() const;
   const std::vector<std::string>& labels() const override;
-  std::int64_t label(std::int64_t document) const override;
+  bool has_label(std::int64_t document, std::int64_t label) const override;
+  /// The place of a labelled document's label among labels().
+  std::int64_t label(std::int64_t document) const;
+  /// The tokens of a tagged document, and the place of each one's label among labels(); -1: it has
+  /// none. Error (input): as of read().
+  std::pair<Example, std::vector<std::int64_t>> read_tagged(std::int64_t document) const;
   /// Error (input): the file has changed since the object was made.
   Example read(std::int64_t document) const;
   const DocumentCounts& counts() const;

@@ -158,6 +158,8 @@ struct ExampleMaker::State {
   void check_special(const Conversation& conversation, const std::string& text,
                      std::span<const TokenId> ids) const;
   void check_plain(const Conversation& conversation) const;
+  /// Error (input): the text contains a special token, and these are refused.
+  void check_special(const std::string& text) const;
   bool ends_answers(TokenId id) const {
     const auto& stop = texts.tokenizer().special.stop;
     return std::ranges::find(stop, id) != stop.end();
@@ -346,14 +348,7 @@ LabelledText ExampleMaker::make_labelled(std::string_view record, std::int64_t l
     fail_input({.wrong = "'text' is empty"});
   }
   const TextEncoder& texts = state_->texts;
-  if (texts.special() == SpecialText::refuse) {
-    if (const auto id = texts.special_in(text)) {
-      fail_input(
-          {.wrong = fmt::format("the text contains the special token '{}'",
-                                shown(texts.tokenizer().tokenizer->token(*id).value_or(""), 40)),
-           .advice = "remove it, or set data.special_tokens"});
-    }
-  }
+  state_->check_special(text);
   tokenize::Encoding encoded = texts.tokenizer().tokenizer->encode_with_offsets(
       text, {.parse_special = texts.special() == SpecialText::read});
   out.whole = std::ssize(encoded.ids);
@@ -362,6 +357,99 @@ LabelledText ExampleMaker::make_labelled(std::string_view record, std::int64_t l
   out.example.trained.assign(out.example.ids.size(), 0);
   out.example.unread = unread_members(json, {"text", "label"});
   return out;
+}
+
+namespace {
+
+/// The words of a record, and where each begins in the text of them all.
+struct Words {
+  std::string text;
+  std::vector<tokenize::ByteRange> places;
+  std::vector<std::string> labels;  // "": not told
+};
+
+Words words_of(const Json& record) {
+  const Json& words = record["words"];
+  const Json& labels = record["labels"];
+  if (!words.is_array() || !labels.is_array() || words.empty() || words.size() != labels.size()) {
+    fail_input({.wrong = "'words' and 'labels' must be lists of equal length that are not empty"});
+  }
+  Words all;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto* const word = words[i].get_ptr<const std::string*>();
+    if (word == nullptr || word->empty() ||
+        word->find_first_of(" \t\r\n\v\f") != std::string::npos) {
+      fail_input({.wrong = fmt::format("word {} must be a text without blanks", i + 1)});
+    }
+    all.text += i == 0 ? "" : " ";
+    all.places.push_back({.begin = static_cast<std::int64_t>(all.text.size()),
+                          .end = static_cast<std::int64_t>(all.text.size() + word->size())});
+    all.text += *word;
+    all.labels.push_back(labels[i].is_null() ? "" : label_of(labels[i], "an entry of 'labels'"));
+  }
+  if (std::ranges::all_of(all.labels, &std::string::empty)) {
+    fail_input({.wrong = "no word has a label"});
+  }
+  return all;
+}
+
+/// The label of each token: of the first one that has a part of a word. Error (input): a word has
+/// none, unless the text was `cut`.
+std::vector<std::string> token_labels(const Words& words, const tokenize::Encoding& tokens,
+                                      bool cut) {
+  std::vector<std::string> labels(tokens.ids.size());
+  std::size_t token = 0;
+  for (std::size_t i = 0; i < words.places.size(); ++i) {
+    while (token < tokens.ids.size() &&
+           (tokens.offsets[token].end <= words.places[i].begin ||
+            tokens.offsets[token].end <= tokens.offsets[token].begin)) {
+      ++token;
+    }
+    const bool own = token < tokens.ids.size() && tokens.offsets[token].begin < words.places[i].end;
+    if (!own && !cut) {
+      fail_input({.wrong = fmt::format("no token of the tokenizer begins in word {}", i + 1)});
+    }
+    if (own) {
+      labels[token++] = words.labels[i];
+    }
+  }
+  return labels;
+}
+
+}  // namespace
+
+TaggedText ExampleMaker::make_tagged(std::string_view record, std::int64_t longest) const {
+  const Json json = parsed_record(record);
+  for (const char* const name : {"words", "labels"}) {
+    if (!json.contains(name)) {
+      fail_input({.wrong = fmt::format("'{}' is missing", name),
+                  .expected = "'words' and 'labels'",
+                  .advice = "train.objective=token_classification reads them"});
+    }
+  }
+  const Words words = words_of(json);
+  state_->check_special(words.text);
+  tokenize::Encoding encoded = state_->texts.tokenizer().tokenizer->encode_with_offsets(
+      words.text, {.parse_special = state_->texts.special() == SpecialText::read});
+  TaggedText out;
+  out.whole = std::ssize(encoded.ids);
+  static_cast<void>(token_labels(words, encoded, false));
+  shorten(encoded, longest);
+  out.labels = token_labels(words, encoded, out.whole > longest);
+  out.example.ids = std::move(encoded.ids);
+  out.example.trained.assign(out.example.ids.size(), 0);
+  out.example.unread = unread_members(json, {"words", "labels"});
+  return out;
+}
+
+void ExampleMaker::State::check_special(const std::string& text) const {
+  const auto id = texts.special() == SpecialText::refuse ? texts.special_in(text) : std::nullopt;
+  if (id) {
+    fail_input(
+        {.wrong = fmt::format("the text contains the special token '{}'",
+                              shown(texts.tokenizer().tokenizer->token(*id).value_or(""), 40)),
+         .advice = "remove it, or set data.special_tokens"});
+  }
 }
 
 void ExampleMaker::State::check_plain(const Conversation& conversation) const {

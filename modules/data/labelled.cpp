@@ -10,7 +10,7 @@ import tessera.base;
 
 namespace tessera::data {
 
-void LabelNames::add(const std::string& label, const std::string& file) {
+std::uint32_t LabelNames::place(const std::string& label, const std::string& file) {
   constexpr std::size_t most = 10'000;
   const auto [at, is_new] = places_.try_emplace(label, static_cast<std::uint32_t>(names_.size()));
   if (is_new) {
@@ -21,7 +21,11 @@ void LabelNames::add(const std::string& label, const std::string& file) {
                   .expected = fmt::format("at most {}", most)});
     }
   }
-  of_.push_back(at->second);
+  return at->second;
+}
+
+void LabelNames::add(const std::string& label, const std::string& file) {
+  of_.push_back(place(label, file));
 }
 
 }  // namespace tessera::data

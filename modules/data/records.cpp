@@ -49,17 +49,22 @@ void require_labelled(const nlohmann::json& record, const char* name) {
   }
 }
 
-std::string label_member(const nlohmann::json& record) {
-  const nlohmann::json& value = record["label"];
-  std::string label =
-      value.is_number_integer() ? json_text(value) : text_member(record, "label");
+std::string label_of(const nlohmann::json& value, const char* what) {
+  if (!value.is_number_integer() && !value.is_string()) {
+    fail_input({.wrong = fmt::format("{} must be a text", what), .got = value.type_name()});
+  }
+  std::string label = value.is_string() ? value.get_ref<const std::string&>() : json_text(value);
   constexpr std::size_t longest = 200;
   if (label.empty() || label.size() > longest) {
-    fail_input({.wrong = "'label' has the wrong size",
+    fail_input({.wrong = fmt::format("{} has the wrong size", what),
                 .expected = fmt::format("1 to {} bytes", longest),
                 .got = fmt::format("{}", label.size())});
   }
   return label;
+}
+
+std::string label_member(const nlohmann::json& record) {
+  return label_of(record["label"], "'label'");
 }
 
 std::set<std::string> unread_members(const nlohmann::json& record,

@@ -17,8 +17,10 @@ const std::string& text_member(const nlohmann::json& record, const char* name);
 /// Error (input): the record lacks `name` or `label`.
 void require_labelled(const nlohmann::json& record, const char* name);
 
-/// The name of a record's class, its member `label`: a text of 1 to 200 bytes, or a whole number,
-/// as its digits. Errors (input): it is neither.
+/// The name of a class: a text of 1 to 200 bytes, or a whole number, as its digits. Errors (input)
+/// that begin with `what`: it is neither.
+std::string label_of(const nlohmann::json& value, const char* what);
+/// That of a record, its member `label`.
 std::string label_member(const nlohmann::json& record);
 
 /// The members of a record that are not among those that are read.

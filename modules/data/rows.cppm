@@ -128,4 +128,26 @@ class LabelledRows final : public RowSource {
   std::vector<std::int64_t> classes_;
 };
 
+/// A tagged document in each row, with padding behind it: documents [begin, end). The target of a
+/// token is its class, where it has one.
+class TaggedRows final : public RowSource {
+ public:
+  /// `classes`: the number of the class that each of the documents' labels is.
+  TaggedRows(std::shared_ptr<const Documents> documents, std::int64_t begin, std::int64_t end,
+             std::int64_t padding, std::vector<std::int64_t> classes);
+  std::int64_t rows() const override;
+  std::int64_t trained(std::int64_t row) const override;
+  std::int64_t used(std::int64_t row) const override;
+  std::string where(std::int64_t row) const override;
+  void read(std::int64_t row, std::span<std::int64_t> inputs,
+            std::span<std::int64_t> targets) const override;
+
+ private:
+  std::shared_ptr<const Documents> documents_;
+  std::int64_t begin_;
+  std::int64_t end_;
+  std::int64_t padding_;
+  std::vector<std::int64_t> classes_;
+};
+
 }  // namespace tessera::data

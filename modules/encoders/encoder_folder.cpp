@@ -44,8 +44,8 @@ EncoderFolder::EncoderFolder(const std::string& folder) {
   }
 }
 
-void EncoderFolder::set_labels(std::vector<std::string> labels) {
-  config_ = with_labels(std::move(config_), std::move(labels));
+void EncoderFolder::set_labels(std::vector<std::string> labels, EncoderHead head) {
+  config_ = with_labels(std::move(config_), std::move(labels), head);
   new_head_ = true;
 }
 

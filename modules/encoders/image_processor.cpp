@@ -74,10 +74,10 @@ class Keys {
       return;
     }
     const Json list = value->is_array() ? *value : Json(std::vector<Json>(channels, *value));
-    const bool fits = list.size() == channels && std::ranges::all_of(list, [&](const Json& one) {
-                        return one.is_number() && one.get<double>() > low &&
-                               one.get<double>() < 1e6;
-                      });
+    const bool fits =
+        list.size() == channels && std::ranges::all_of(list, [&](const Json& one) {
+          return one.is_number() && one.get<double>() > low && one.get<double>() < 1e6;
+        });
     if (!fits) {
       wrong(key, low < 0 ? "3 numbers" : "3 numbers more than 0", *value);
       return;
@@ -88,8 +88,8 @@ class Keys {
   void only(const char* key, std::initializer_list<Json> values, const char* reason) {
     const Json* const value = find(key);
     if (value != nullptr && std::ranges::find(values, *value) == values.end()) {
-      problems_.push_back(fmt::format("{}: {} is not supported: {}", key,
-                                      shown(json_text(*value), 60), reason));
+      problems_.push_back(
+          fmt::format("{}: {} is not supported: {}", key, shown(json_text(*value), 60), reason));
     }
   }
   void ignore(std::initializer_list<const char*> keys) { read_.insert(keys.begin(), keys.end()); }
@@ -112,8 +112,8 @@ class Keys {
       for (const std::string& one : problems_) {
         all += (all.empty() ? "" : "; ") + one;
       }
-      fail_input({.thing = name,
-                  .wrong = more == 0 ? all : fmt::format("{}; and {} more", all, more)});
+      fail_input(
+          {.thing = name, .wrong = more == 0 ? all : fmt::format("{}; and {} more", all, more)});
     }
   }
 
@@ -130,10 +130,11 @@ void read_size(Keys& keys, std::int64_t model) {
     return;
   }
   if (*size != Json{{"height", model}, {"width", model}}) {
-    keys.wrong("size",
-               fmt::format("the model's image_size, {{\"height\": {}, \"width\": {}}}", model, model)
-                   .c_str(),
-               *size);
+    keys.wrong(
+        "size",
+        fmt::format("the model's image_size, {{\"height\": {}, \"width\": {}}}", model, model)
+            .c_str(),
+        *size);
   }
 }
 
@@ -199,8 +200,7 @@ ImageProcessor::ImageProcessor(std::string_view json, const std::string& name,
   }
 }
 
-Tensor ImageProcessor::pixel_values(std::span<const std::uint8_t> pixels,
-                                    std::int64_t rows) const {
+Tensor ImageProcessor::pixel_values(std::span<const std::uint8_t> pixels, std::int64_t rows) const {
   const std::size_t places = form_.bytes() / channels;
   require(pixels.size() == static_cast<std::size_t>(rows) * form_.bytes(),
           "images: pixels of another size");

@@ -11,7 +11,7 @@ export namespace tessera::encoders {
 /// their size, then (value * factor - mean) / std of each channel. Constant.
 class ImageProcessor {
  public:
-  /// `json`: the file's text; `name` begins the errors. Keys that are absent have the values of
+  /// Of the file's text; `name` begins the errors. Keys that are absent have the values of
   /// ViTImageProcessor, and the size is the model's. Error (input) that lists everything wrong with
   /// it: another size than the model's, another processor, images that are cropped or padded, a
   /// filter that Image.resize of Pillow has and ImageFilter has not, keys that nobody understands;
@@ -20,7 +20,7 @@ class ImageProcessor {
 
   const data::ImageForm& form() const { return form_; }
   /// Pixels [rows, height, width, 3] of such images -> pixel_values [rows, 3, height, width], f32
-  /// on the CPU, with the bits of transformers (its backend `pil`).
+  /// on the CPU, with the bits of its processor for Pillow.
   Tensor pixel_values(std::span<const std::uint8_t> pixels, std::int64_t rows) const;
   /// preprocessor_config.json.
   std::string text() const;

@@ -15,6 +15,7 @@ module tessera.models;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.nn;
 import :gguf_form;
 import :decoder_family;
 

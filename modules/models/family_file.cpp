@@ -79,34 +79,13 @@ class FamilyReader {
   }
 
   FamilyFile read() {
-    check_names(root_, "", {"family",
-                            "about",
-                            "architecture",
-                            "classifier",
-                            "like",
-                            "begin_token",
-                            "end_token",
-                            "layer_types",
-                            "decoder",
-                            "sizes",
-                            "default",
-                            "rope",
-                            "key",
-                            "fixed",
-                            "ignored",
-                            "without",
-                            "modules",
-                            "fused",
-                            "experts",
-                            "ignored_tensors",
-                            "nested",
-                            "older",
-                            "forms",
-                            "form",
-                            "further_tokens",
-                            "nested_global",
-                            "each_layer",
-                            "gguf"});
+    check_names(root_, "",
+                {"family",        "about",      "architecture", "classifier", "like",
+                 "begin_token",   "end_token",  "layer_types",  "decoder",    "sizes",
+                 "default",       "rope",       "key",          "fixed",      "ignored",
+                 "without",       "modules",    "fused",        "experts",    "ignored_tensors",
+                 "nested",        "older",      "forms",        "form",       "further_tokens",
+                 "nested_global", "each_layer", "gguf"});
     FamilyFile result;
     if (const auto like = take<std::string>(root_, "like", "")) {
       base(*like, result.traits);

@@ -26,8 +26,8 @@ DecoderClassifier::DecoderClassifier(const DecoderShape& shape, std::int64_t cla
                 .got = fmt::format("{}", classes)});
   }
   model_ = add_child<Decoder>("model", shape);
-  score_ = add_child<Linear>("score", shape.dim, classes, false, shape.standard_deviation,
-                             shape.dtype);
+  score_ =
+      add_child<Linear>("score", shape.dim, classes, false, shape.standard_deviation, shape.dtype);
   set_names();
 }
 
@@ -35,7 +35,7 @@ std::string_view DecoderClassifier::kind() const { return "DecoderClassifier"; }
 std::vector<std::string> DecoderClassifier::input_names() const { return {"input_ids"}; }
 
 Tensors DecoderClassifier::forward(const Tensors& inputs) {
-  const Tensor& tokens = input(inputs, 0);         // (B, T)
+  const Tensor& tokens = input(inputs, 0);              // (B, T)
   const Tensor hidden = (*model_)(Tensors{tokens})[0];  // (B, T, C)
   // The last place that is not padding: of the numbers of such places, the largest.
   const Tensor shown = ops::cast(ops::ne(tokens, static_cast<double>(padding_)), DType::i64);

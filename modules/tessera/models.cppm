@@ -76,7 +76,7 @@ export namespace tessera::encoders {
 // Encoders of texts and images, and their folders.
 using encoders::encoder_from_folder, encoders::EncoderConfig, encoders::EncoderFolder,
     encoders::EncoderHead, encoders::EncoderModel, encoders::EncoderShape,
-    encoders::image_processor_of, encoders::ImageProcessor, encoders::Pooling,
-    encoders::token_rows, encoders::TokenRows, encoders::write_encoder_folder;
+    encoders::image_processor_of, encoders::ImageProcessor, encoders::Pooling, encoders::token_rows,
+    encoders::TokenRows, encoders::write_encoder_folder;
 
 }  // namespace tessera::encoders

@@ -1,5 +1,5 @@
-// Images of files as Pillow decodes and resizes them (tests/reference/image_classification.py), records of
-// images, and files that are none.
+// Images of files as Pillow decodes and resizes them (tests/reference/image_classification.py),
+// records of images, and files that are none.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -54,9 +54,9 @@ TEST_CASE("images are decoded and resized as Pillow does") {
     REQUIRE(image.width == own["width"]);
     REQUIRE(image.height == own["height"]);
     CHECK(image.pixels == bytes_in(own["pixels"]));
-    for (const auto& [name, filter] : {std::pair("lanczos", ImageFilter::lanczos),
-                                       std::pair("bilinear", ImageFilter::bilinear),
-                                       std::pair("bicubic", ImageFilter::bicubic)}) {
+    for (const auto& [name, filter] :
+         {std::pair("lanczos", ImageFilter::lanczos), std::pair("bilinear", ImageFilter::bilinear),
+          std::pair("bicubic", ImageFilter::bicubic)}) {
       INFO(name);
       const Image other = resized(image, all["height"], all["width"], filter);
       CHECK(other.pixels == bytes_in(own[name]));
@@ -110,8 +110,9 @@ TEST_CASE("records of images are read at once, with every fault named") {
   };
   folder.write("text.png", "no image");
   const ImageForm form{.height = 6, .width = 5};
-  const std::string good = folder.write(
-      "good.jsonl", record(image(5), "cat") + "\n" + record(image(6), "dog") + record(image(5), "cat"));
+  const std::string good =
+      folder.write("good.jsonl", record(image(5), "cat") + "\n" + record(image(6), "dog") +
+                                     record(image(5), "cat"));
   const LabelledImages images(one(good), form, false, {});
   CHECK(images.size() == 3);
   CHECK(images.labels() == std::vector<std::string>{"cat", "dog"});
@@ -127,12 +128,12 @@ TEST_CASE("records of images are read at once, with every fault named") {
       "bad.jsonl", record("none.png", "cat") + record("text.png", "cat") + record("", "cat") +
                        "{\"image\": \"text.png\"}\n{\"image\": 1, \"label\": 2}\n" +
                        record("/dev/zero", "cat") + record(image(5), "cat"));
-  const std::string faults =
-      input_error([&] { LabelledImages(one(bad), form, false, {}); });
+  const std::string faults = input_error([&] { LabelledImages(one(bad), form, false, {}); });
   for (const char* const text :
-       {"6 faults", "bad.jsonl:1: ", "none.png: cannot be read", "text.png: is not a file of an image",
-        "bad.jsonl:3: 'image' is not the path", "bad.jsonl:4: 'label' is missing",
-        "bad.jsonl:5: 'image' must be a text", "/dev/zero: is not a regular file"}) {
+       {"6 faults", "bad.jsonl:1: ", "none.png: cannot be read",
+        "text.png: is not a file of an image", "bad.jsonl:3: 'image' is not the path",
+        "bad.jsonl:4: 'label' is missing", "bad.jsonl:5: 'image' must be a text",
+        "/dev/zero: is not a regular file"}) {
     CHECK_THAT(faults, Contains(text));
   }
   const LabelledImages rest(one(bad), form, true, {});
@@ -147,10 +148,9 @@ TEST_CASE("records of images are read at once, with every fault named") {
 
 TEST_CASE("images are a part of the hash of their data, and must not change") {
   const Folder folder;
-  const std::string copy =
-      folder.write("copy.png", read_file(folder_of_images + "images/05.png"));
-  const std::string records = folder.write(
-      "records.jsonl", R"({"image": "copy.png", "label": 0})" "\n");
+  const std::string copy = folder.write("copy.png", read_file(folder_of_images + "images/05.png"));
+  const std::string records = folder.write("records.jsonl", R"({"image": "copy.png", "label": 0})"
+                                                            "\n");
   const ImageForm form{.height = 4, .width = 4};
   const LabelledImages images(one(records), form, false, {});
   const std::string before = images.content_hash();

@@ -1,5 +1,5 @@
-// train.objective=classification of texts and images: transformers' losses and accuracy in each way of spreading a run,
-// exact continuation, folders, and what is refused before ranks start.
+// train.objective=classification of texts and images: transformers' losses and accuracy in each way
+// of spreading a run, exact continuation, folders, and what is refused before ranks start.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -45,14 +45,13 @@ const Layout divided = {
     "on = [\"model.layers.*.self_attn.o_proj\", \"model.layers.*.mlp.down_proj\"]\n",
     2};
 /// Of a decoder, whose feed-forward part has a gate.
-const Layout gated = {
-    "tensor 2 of a decoder",
-    "[mesh]\naxes = [\"tensor\"]\nshape = [2]\n"
-    "[[parallel]]\nstyle = \"ColwiseParallel\"\naxis = \"tensor\"\n"
-    "on = [\"model.layers.*.mlp.{gate,up}_proj\"]\n"
-    "[[parallel]]\nstyle = \"RowwiseParallel\"\naxis = \"tensor\"\n"
-    "on = [\"model.layers.*.mlp.down_proj\"]\n",
-    2};
+const Layout gated = {"tensor 2 of a decoder",
+                      "[mesh]\naxes = [\"tensor\"]\nshape = [2]\n"
+                      "[[parallel]]\nstyle = \"ColwiseParallel\"\naxis = \"tensor\"\n"
+                      "on = [\"model.layers.*.mlp.{gate,up}_proj\"]\n"
+                      "[[parallel]]\nstyle = \"RowwiseParallel\"\naxis = \"tensor\"\n"
+                      "on = [\"model.layers.*.mlp.down_proj\"]\n",
+                      2};
 const Layout placed = {"placed by graph.mode",
                        two + "[graph]\ncapture = true\nmode = \"fully_shard\"\n", 2};
 
@@ -62,6 +61,25 @@ json expected(const std::string& model) {
   return json::parse(read_file(model == "vit" ? pictures + "curves.json"
                                               : reference("classification/curves.json")))[model];
 }
+
+/// A run of the words of token_classification, whose results are `model`'s there.
+struct Tagged {
+  std::string model;
+  std::string from() const { return reference("token_classification/") + model; }
+  std::string config() const {
+    return "[model]\nfrom = \"" + from() + "\"\n[data]\njsonl = [\"" +
+           reference("token_classification/words.jsonl") + "\"]\nvalidation_files = [\"" +
+           reference("token_classification/validation.jsonl") +
+           "\"]\nvalidate_every = 0\ntokenizer = \"" + reference("families/bert_base") +
+           "\"\nseq_len = 16\norder = \"sequential\"\ntoo_long = \"cut\"\n"
+           "[train]\nobjective = \"token_classification\"\nsteps = 12\nbatch = 8\n"
+           "clip_grad_norm = 0.0\n[optimizer]\nlr = 1e-3\nweight_decay = 0.0\n"
+           "options = { betas = [0.9, 0.95], eps = 1e-8 }\n[checkpoint]\nevery = 6\n";
+  }
+  json expected() const {
+    return json::parse(read_file(reference("token_classification/curves.json")))[model];
+  }
+};
 
 /// 12 steps of 8 images, in the order of the file.
 std::string image_config(const std::string& from) {
@@ -109,16 +127,34 @@ json last_metrics(const Folder& folder, const std::string& name) {
 void trains(const Folder& folder, const std::string& from, const std::string& model,
             const Layout& where, const std::string& more = "") {
   INFO(model << ", " << where.name << " " << more);
-  const double found =
-      difference(equivalence::train(folder, "run",
-                                    model == "vit" ? image_config(from) : config(from), where, more),
-                 model);
+  const double found = difference(
+      equivalence::train(folder, "run", model == "vit" ? image_config(from) : config(from), where,
+                         more),
+      model);
   CAPTURE(found);
   CHECK(found < 2e-5);
   const json end = last_metrics(folder, "run");
   CHECK(end.contains("accuracy"));
   const json validation = expected(
       model)[more.find("windows=5") == std::string::npos ? "validation" : "validation_of_five"];
+  CHECK(std::abs(end["validation_loss"].get<double>() - validation["loss"].get<double>()) < 2e-5);
+  CHECK(std::abs(end["validation_accuracy"].get<double>() - validation["accuracy"].get<double>()) <
+        1e-6);
+}
+
+/// Trains, and compares the curve, and the validation at its end.
+void tags(const Folder& folder, const std::string& model, const Layout& where,
+          const std::string& more = "") {
+  INFO(model << ", " << where.name << " " << more);
+  const Tagged run{model};
+  const std::vector<double> losses = run.expected()["losses"];
+  const std::vector<Step> steps = equivalence::train(folder, "run", run.config(), where, more);
+  REQUIRE(steps.size() == losses.size());
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    CHECK(std::abs(steps[i].loss - losses[i]) < 2e-5);
+  }
+  const json end = last_metrics(folder, "run");
+  const json validation = run.expected()["validation"];
   CHECK(std::abs(end["validation_loss"].get<double>() - validation["loss"].get<double>()) < 2e-5);
   CHECK(std::abs(end["validation_accuracy"].get<double>() - validation["accuracy"].get<double>()) <
         1e-6);
@@ -219,8 +255,9 @@ TEST_CASE("a classifier of images says what it reads, and refuses what is not fo
   has(refused("data.seq_len=16"), "only texts have it, and the model takes images");
   has(refused("'data.jsonl=[\"" + reference("classification/texts.jsonl") + "\"]'"),
       "'image' is missing (expected 'image' and 'label')");
-  has(refused("train.batch=48"), "too few images to train on (expected at least 48, one batch, got "
-                                 "40)");
+  has(refused("train.batch=48"),
+      "too few images to train on (expected at least 48, one batch, got "
+      "40)");
   const auto with_processor = [&](const std::string& name, const json& value) {
     const std::string own = folder / "own";
     std::filesystem::remove_all(own);
@@ -285,8 +322,9 @@ TEST_CASE("a decoder that tells classes continues exactly, and its folder begins
       "another head on it");
 }
 
-TEST_CASE("a decoder of the next token gets a head for classes, where transformers has such a class",
-          "[classification]") {
+TEST_CASE(
+    "a decoder of the next token gets a head for classes, where transformers has such a class",
+    "[classification]") {
   const Folder folder;
   const std::string run = folder.write("run.toml", config(reference("classification/llama")));
   const auto dry = [&](const std::string& more) {
@@ -298,7 +336,7 @@ TEST_CASE("a decoder of the next token gets a head for classes, where transforme
   json words = json::parse(read_file(base + "/config.json"));
   words["architectures"] = {"LlamaForCausalLM"};
   std::ofstream(base + "/config.json") << words.dump();
-  has(dry("model.from=" + base).output, "3 classes by a new head");
+  has(dry("model.from=" + base).out, "3 classes by a new head");
   words["architectures"] = {"LlamaForTokenClassification"};
   std::ofstream(base + "/config.json") << words.dump();
   has(dry("model.from=" + base).error, "another head on it");
@@ -307,8 +345,79 @@ TEST_CASE("a decoder of the next token gets a head for classes, where transforme
   words["label2id"] = {{"good", 0}};
   std::ofstream(base + "/config.json") << words.dump();
   has(dry("model.from=" + base).error, "one label is a regression");
-  has(dry("model.from=" + reference("decoders/granite")).error,
+  has(dry("model.from=" + reference("families/granite")).error,
       "transformers has no class of the family 'granite' that tells classes");
+}
+
+TEST_CASE("a config trains a classifier of words, as transformers does", "[classification]") {
+  const Folder folder;
+  tags(folder, "bert", sharded, "train.micro_batch=2 graph.capture=true");
+  tags(folder, "bert", divided);
+  tags(folder, "modernbert", placed);
+}
+
+TEST_CASE("a config trains a classifier of words in every other layout", "[.long]") {
+  const Folder folder;
+  for (const char* const model : {"bert", "modernbert"}) {
+    for (const Layout& where : {one_rank, sharded, replicated, divided, placed}) {
+      tags(folder, model, where);
+    }
+    tags(folder, model, one_rank, "graph.capture=true");
+  }
+}
+
+TEST_CASE("a classifier of words continues exactly, and its folder begins another run",
+          "[classification]") {
+  const Folder folder;
+  const Tagged run{"bert"};
+  const std::vector<Step> whole = equivalence::train(folder, "whole", run.config(), sharded);
+  equivalence::train(folder, "parts", run.config(), sharded, "train.steps=6");
+  const std::vector<Step> rest = equivalence::train(
+      folder, "rest", run.config(), sharded, "checkpoint.resume=" + checkpoint(folder, "parts", 6));
+  CHECK(same_bits(rest, {whole.begin() + 6, whole.end()}));
+  const std::string out = folder / "out";
+  has(equivalence::succeed("checkpoint export " + checkpoint(folder, "whole", 12) + " --to " + out),
+      "an encoder (bert) with 3 labels");
+  CHECK(json::parse(read_file(out + "/config.json"))["architectures"][0] ==
+        "BertForTokenClassification");
+  const std::vector<Step> again =
+      equivalence::train(folder, "again", run.config(), sharded, "train.steps=1 model.from=" + out);
+  CHECK(again[0].loss < whole[0].loss);
+}
+
+TEST_CASE("words keep their labels, and what does not fit is refused", "[classification]") {
+  const Folder folder;
+  const std::string run = folder.write("run.toml", Tagged{"bert"}.config());
+  const auto with = [&](const std::string& record) {
+    return "'data.jsonl=[\"" + folder.write("one.jsonl", record + "\n") +
+           "\"]' data.validation_files=[] train.batch=1";
+  };
+  // The second token of a word has no label, and neither has a word whose label is null.
+  const auto shown = equivalence::succeed(
+      "data show " + run + " --rows 1 " +
+      with(R"({"words": ["the", "sea.", "is"], "labels": ["O", "place", null], "id": 7})"));
+  has(shown, "2 labels");
+  has(shown, "=place .|");
+  const auto refused = [&](const std::string& more) {
+    const auto result = equivalence::run("train " + run + " --dry-run " + more);
+    CHECK(result.code == 2);
+    return result.error;
+  };
+  has(refused(with(R"({"words": ["a"]})")), "one.jsonl:1: 'labels' is missing");
+  has(refused(with(R"({"words": ["a", "b"], "labels": ["O"]})")), "lists of equal length");
+  has(refused(with(R"({"words": ["a b"], "labels": ["O"]})")), "word 1 must be a text without");
+  has(refused(with(R"({"words": ["a", ""], "labels": ["O", "O"]})")), "word 2 must be a text");
+  has(refused(with(R"({"words": ["a"], "labels": [null]})")), "no word has a label");
+  has(refused(with(R"({"words": ["a"], "labels": [[1]]})")), "an entry of 'labels' must be a text");
+  has(refused(with(R"({"words": ["the", "\u200b"], "labels": ["O", "O"]})")), "begins in word 2");
+  has(refused(with(R"({"words": ["a"], "labels": ["other"]})") + " data.labels=[O,animal]"),
+      "the label 'other' is none of data.labels");
+  has(refused("model.from=" + reference("classification/llama")),
+      "only encoders tell the classes of tokens");
+  has(refused("model.from=" + pictures + "vit"), "encoder takes images");
+  // A head for rows is not one for tokens.
+  has(equivalence::succeed("train " + run + " --dry-run model.from=" + reference("families/bert")),
+      "3 classes by a new head");
 }
 
 TEST_CASE("a program of torch.export is trained as a classifier", "[classification]") {
@@ -398,7 +507,7 @@ TEST_CASE("what a classifier cannot be trained with is refused before ranks star
   has(refused("train.objective=next_token data.labels=[a,b]"),
       "only train.objective=classification has it");
   has(refused("model.from=" + pictures + "vit"), "only texts have it, and the model takes images");
-  has(refused("model.from=" + reference("families/gpt2")), "no class of the family");
+  has(refused("model.from=" + reference("families/granite")), "no class of the family");
   has(refused("model.from=" + reference("exported/gpt2.pt2")), "no logits among its outputs");
   has(refused("model.from=" + reference("classification/bert.pt2") +
               " data.labels=[LABEL_0,LABEL_1,LABEL_2,LABEL_3]"),

@@ -228,7 +228,8 @@ void export_adapter(const ExportArguments& arguments, const CheckpointReader& re
   std::size_t tensors = 0;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     const std::string base = start_folder(reader);
-    tensors = hub::write_peft(reader, updates, "model.", base, hub::type_named(dtype), folder.string());
+    tensors =
+        hub::write_peft(reader, updates, "model.", base, hub::type_named(dtype), folder.string());
   });
   fmt::print(
       "{} tensors of the updates of {} layers as {}, and adapter_config.json, written to "

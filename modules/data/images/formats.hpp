@@ -16,7 +16,7 @@ struct Coded {
   /// Memory for [height, width, 3]; null: there is none. It must not throw.
   unsigned char* (*allocate)(void* owner, std::size_t bytes) = nullptr;
   void* owner = nullptr;
-  char problem[200] = "";           // empty: none
+  char problem[200] = "";  // empty: none
 };
 
 bool is_png(const unsigned char* bytes, std::size_t size);

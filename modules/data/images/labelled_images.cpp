@@ -147,7 +147,8 @@ void LabelledImages::State::scan(const DataFile& file, Faults& faults) {
   std::vector<std::pair<std::int64_t, std::size_t>> too_long;
   while (reader.next(read_lines, too_long)) {
     std::vector<ReadRecord> records(read_lines.size());
-    in_parallel(read_lines.size(), [&](std::size_t i) { records[i] = read(read_lines[i], folder); });
+    in_parallel(read_lines.size(),
+                [&](std::size_t i) { records[i] = read(read_lines[i], folder); });
     for (std::size_t i = 0; i < read_lines.size(); ++i) {
       add(read_lines[i], std::move(records[i]), file.path(), faults);
     }
@@ -185,14 +186,16 @@ LabelledImages::~LabelledImages() = default;
 
 std::int64_t LabelledImages::size() const { return std::ssize(state_->images); }
 std::string LabelledImages::where(std::int64_t image) const {
-  const auto file =
-      static_cast<std::size_t>(std::ranges::upper_bound(state_->first, image) -
-                               state_->first.begin()) -
-      1;
+  const auto file = static_cast<std::size_t>(std::ranges::upper_bound(state_->first, image) -
+                                             state_->first.begin()) -
+                    1;
   return fmt::format("{}:{}", state_->files[file].path(),
                      state_->lines.at(static_cast<std::size_t>(image)));
 }
 const std::vector<std::string>& LabelledImages::labels() const { return state_->labels.names(); }
+bool LabelledImages::has_label(std::int64_t image, std::int64_t label) const {
+  return state_->labels.of(image) == label;
+}
 std::int64_t LabelledImages::label(std::int64_t image) const { return state_->labels.of(image); }
 const ImageForm& LabelledImages::form() const { return state_->form; }
 const std::string& LabelledImages::path(std::int64_t image) const {
@@ -202,9 +205,7 @@ std::size_t LabelledImages::files() const { return state_->files.size(); }
 std::int64_t LabelledImages::blank_lines() const { return state_->blank_lines; }
 std::int64_t LabelledImages::bad() const { return state_->bad; }
 const std::string& LabelledImages::first_bad() const { return state_->first_bad; }
-const std::map<std::string, std::int64_t>& LabelledImages::unread() const {
-  return state_->unread;
-}
+const std::map<std::string, std::int64_t>& LabelledImages::unread() const { return state_->unread; }
 
 void LabelledImages::read(std::int64_t image, std::span<std::uint8_t> pixels) const {
   const DataFile& file = state_->images.at(static_cast<std::size_t>(image));

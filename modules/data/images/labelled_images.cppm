@@ -34,7 +34,9 @@ class LabelledImages final : public LabelledRecords {
   std::int64_t size() const override;
   std::string where(std::int64_t image) const override;
   const std::vector<std::string>& labels() const override;
-  std::int64_t label(std::int64_t image) const override;
+  bool has_label(std::int64_t image, std::int64_t label) const override;
+  /// The place of an image's label among labels().
+  std::int64_t label(std::int64_t image) const;
   const ImageForm& form() const;
   /// The file of an image.
   const std::string& path(std::int64_t image) const;

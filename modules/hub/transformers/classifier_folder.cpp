@@ -36,7 +36,7 @@ using Json = nlohmann::json;
 constexpr JsonLimits limits = {.bytes = 16'000'000, .values = 1'000'000, .depth = 64};
 constexpr const char* score = "score.";
 
-/// Whether `json` names the class of its family that tells classes.
+/// Whether a config.json names the class of its family that tells classes.
 bool tells_classes(const Json& json, const std::string& classifier) {
   const auto classes = json.find("architectures");
   return classes != json.end() && classes->is_array() && classes->size() == 1 &&
@@ -164,8 +164,7 @@ ClassifierFolder::ClassifierFolder(const std::string& folder) : folder_(folder) 
   config_ = config_of(std::move(json.value), file);
   check_model_files(folder, "", folder);
   tensors_ = std::make_shared<const SafetensorsFolder>(folder);
-  const std::int64_t layers =
-      family_of(config_.model).layers(sizes_of(config_.model)).count;
+  const std::int64_t layers = family_of(config_.model).layers(sizes_of(config_.model)).count;
   if (layers > std::ssize(tensors_->tensors())) {
     fail_input({.thing = file,
                 .wrong = fmt::format("it has {} layers, but the folder has {} tensors", layers,
@@ -198,9 +197,9 @@ StateDict ClassifierFolder::state_of(nn::DecoderClassifier& model) const {
 }
 
 std::shared_ptr<nn::DecoderClassifier> ClassifierFolder::build() const {
-  auto model = family_of(config_.model)
-                   .build_classifier(sizes_of(config_.model), std::ssize(config_.labels),
-                                     config_.padding);
+  auto model =
+      family_of(config_.model)
+          .build_classifier(sizes_of(config_.model), std::ssize(config_.labels), config_.padding);
   check_weights(HubWeights(*tensors_, names_of_classifier(config_, new_head_)), state_of(*model));
   return model;
 }

@@ -43,11 +43,13 @@ struct Division {
   bool packs = false;
   std::optional<std::uint64_t> order = {};  // in which documents are packed
   std::int64_t padding = 0;
-  std::vector<std::string> labels = {};  // classes of labelled texts
+  std::vector<std::string> labels = {};  // classes of labelled records
+  bool tags = false;                     // each word has one
 };
 
 Division division_of(const RunSpec& config, const DataReader& reader) {
   Division by{.length = config.data.seq_len, .packs = config.data.packs()};
+  by.tags = config.tags();
   if (config.data.order == RowOrder::shuffled) {
     by.order = hash_combine(static_cast<std::uint64_t>(config.train.seed), packing);
   }
@@ -68,6 +70,10 @@ std::vector<std::int64_t> classes_of(const data::LabelledRecords& records, const
 
 Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std::int64_t begin,
                    std::int64_t end, const Division& by) {
+  if (by.tags) {
+    return std::make_shared<data::TaggedRows>(documents, begin, end, by.padding,
+                                              classes_of(*documents, by));
+  }
   if (!by.labels.empty()) {
     return std::make_shared<data::LabelledRows>(documents, begin, end, by.padding,
                                                 classes_of(*documents, by));
@@ -84,8 +90,7 @@ Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std:
 
 SourceRows divided(const OpenedSource& source, const Division& by) {
   const std::int64_t of_record = source.documents ? source.documents->of_record() : 1;
-  const std::int64_t all =
-      source.documents ? source.documents->size() / of_record : source.size();
+  const std::int64_t all = source.documents ? source.documents->size() / of_record : source.size();
   const std::int64_t first =
       all - static_cast<std::int64_t>(std::floor(static_cast<double>(all) * by.share));
   if (source.tokens) {
@@ -131,13 +136,12 @@ void check_labels(const OpenedSource& source, const std::vector<std::string>& la
   const data::LabelledRecords& records = source.labelled();
   std::int64_t missing = -1;
   for (std::int64_t i = 0; i < std::ssize(records.labels()) && missing < 0; ++i) {
-    if (std::ranges::find(labels, records.labels()[static_cast<std::size_t>(i)]) ==
-        labels.end()) {
+    if (std::ranges::find(labels, records.labels()[static_cast<std::size_t>(i)]) == labels.end()) {
       missing = i;
     }
   }
   for (std::int64_t i = 0; i < records.size() && missing >= 0; ++i) {
-    if (records.label(i) == missing) {
+    if (records.has_label(i, missing)) {
       fail_input(
           {.thing = records.where(i),
            .wrong = fmt::format("the label '{}' is {}",
@@ -353,6 +357,9 @@ Batch Dataset::empty_batch(std::int64_t rows) const {
     batch.documents.resize(batch.inputs.size());
     batch.positions.resize(batch.inputs.size());
   }
+  if (!labels_.empty()) {
+    batch.lengths.resize(static_cast<std::size_t>(rows));
+  }
   if (has_images()) {
     batch.pixels.resize(static_cast<std::size_t>(rows) * reader_.images->bytes());
   }
@@ -366,6 +373,9 @@ void Dataset::fill(Batch& batch, std::int64_t at, const data::RowSource& source,
   const std::size_t begin = static_cast<std::size_t>(at) * length;
   source.read(row, std::span(batch.inputs).subspan(begin, length),
               std::span(batch.targets).subspan(begin, length));
+  if (!labels_.empty()) {
+    batch.lengths[static_cast<std::size_t>(at)] = source.used(row);
+  }
   if (has_images()) {
     const std::size_t bytes = reader_.images->bytes();
     source.read_pixels(

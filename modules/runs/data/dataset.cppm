@@ -15,7 +15,8 @@ export namespace tessera::runs {
 /// token; data::ignored_target where the loss does not count. Of preferences, rows 2 i and 2 i + 1
 /// are the chosen and the rejected answer of pair i. With data.packing there is also, of each
 /// token, the number of the first token of its document in the row, and its position in it. Of
-/// labelled texts, the targets are the row's class at each of its tokens. Of images, seq_len is 1:
+/// labelled texts, the targets are the row's class at each of its tokens; of tagged ones, the class
+/// of the token, where it has one. Of images, seq_len is 1:
 /// the input is the image's number in its source, and the target its class.
 struct Batch {
   std::int64_t rows = 0;
@@ -24,21 +25,24 @@ struct Batch {
   std::vector<std::int64_t> targets = {};
   std::vector<std::int64_t> documents = {};
   std::vector<std::int64_t> positions = {};
+  /// Of texts with labels: so many tokens of each row are no padding.
+  std::vector<std::int64_t> lengths = {};
   std::vector<std::uint8_t> pixels = {};  // of images, [rows, height, width, 3]
 };
 
-/// The data of a run as rows: windows over tokens, documents, pairs of answers, or images. Which rows a
-/// step takes depends only on the config and the step, not on the mesh: each rank reads its own
-/// rows.
+/// The data of a run as rows: windows over tokens, documents, pairs of answers, or images. Which
+/// rows a step takes depends only on the config and the step, not on the mesh: each rank reads its
+/// own rows.
 class Dataset {
  public:
   /// Opens the files, and finds what is wrong in them. `vocab` is the model's number of token ids
   /// (ready-made tokens only). Throws Error (input) when a file is missing, unreadable or not text,
   /// has a wrong record, or the data are too short.
   Dataset(const RunSpec& config, std::int64_t vocab);
-  /// With what is open already, such as the run's tokenizer. `known_labels`: of the model; the classes are
-  /// these if they have all labels of the data, and data.labels names no others. Error (input) with
-  /// file and line: a label that data.labels does not name, or that only a validation has.
+  /// With what is open already, such as the run's tokenizer. `known_labels`: of the model; the
+  /// classes are these if they have all labels of the data, and data.labels names no others. Error
+  /// (input) with file and line: a label that data.labels does not name, or that only a validation
+  /// has.
   Dataset(const RunSpec& config, DataReader reader,
           const std::vector<std::string>& known_labels = {});
 

@@ -82,6 +82,8 @@ data::RecordForm form_of(ObjectiveKind objective) {
       return data::RecordForm::preference;
     case ObjectiveKind::classification:
       return data::RecordForm::labelled;
+    case ObjectiveKind::token_classification:
+      return data::RecordForm::tagged;
   }
   fail("data: no such objective");
 }
@@ -138,11 +140,11 @@ class Opener {
     }
     if (source.kind != SourceConfig::Kind::jsonl &&
         config_.train.objective != ObjectiveKind::next_token) {
-      fail_input({.wrong = config_.classifies()
-                               ? "train.objective=classification needs labels, and these are "
-                                 "plain texts"
-                               : "train.objective=dpo compares answers, and these are plain texts",
-                  .expected = config_.classifies()
+      fail_input({.wrong = fmt::format("train.objective={} {}, and these are plain texts",
+                                       word_of(config_, "train.objective"),
+                                       config_.classifies() ? "needs labels" : "compares answers"),
+                  .expected = config_.tags() ? "records with 'words' and 'labels'"
+                              : config_.classifies()
                                   ? "records with 'text' and 'label'"
                                   : "records with 'prompt', 'chosen' and 'rejected'",
                   .got = source.paths.front(),
@@ -150,8 +152,8 @@ class Opener {
     }
     switch (source.kind) {
       case SourceConfig::Kind::tokens:
-        return {.tokens =
-                    std::make_shared<data::Tokens>(data::Tokens::from_npy(source.paths, reader_.vocab))};
+        return {.tokens = std::make_shared<data::Tokens>(
+                    data::Tokens::from_npy(source.paths, reader_.vocab))};
       case SourceConfig::Kind::text:
         return text(source);
       case SourceConfig::Kind::jsonl:

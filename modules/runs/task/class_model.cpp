@@ -28,27 +28,33 @@ namespace {
 
 class EncoderClasses final : public ClassModel {
  public:
-  explicit EncoderClasses(const std::string& from) : folder_(from) {
+  EncoderClasses(const std::string& from, ClassOf of)
+      : folder_(from),
+        head_(of == ClassOf::row ? encoders::EncoderHead::classes
+                                 : encoders::EncoderHead::token_classes) {
+    if (shape().takes_images() && of == ClassOf::token) {
+      fail_input({.thing = from,
+                  .wrong = "the encoder takes images, which have no words",
+                  .advice = "set train.objective = \"classification\""});
+    }
     if (shape().takes_images()) {
       images_.emplace(encoders::image_processor_of(from, shape()));
     }
   }
 
   std::vector<std::string> labels() const override {
-    return shape().head == encoders::EncoderHead::classes ? folder_.config().labels
-                                                          : std::vector<std::string>();
+    return shape().head == head_ ? folder_.config().labels : std::vector<std::string>();
   }
   void set_labels(const std::vector<std::string>& labels) override {
     if (labels != this->labels()) {
-      folder_.set_labels(labels);
+      folder_.set_labels(labels, head_);
     }
   }
   std::string family() const override { return folder_.config().family; }
   std::string text() const override {
-    const std::string reads =
-        images_ ? fmt::format("images of {0} x {0} in patches of {1} x {1}", shape().image_size,
-                              shape().patch_size)
-                : fmt::format("vocabulary {}", shape().vocab);
+    const std::string reads = images_ ? fmt::format("images of {0} x {0} in patches of {1} x {1}",
+                                                    shape().image_size, shape().patch_size)
+                                      : fmt::format("vocabulary {}", shape().vocab);
     return fmt::format("dim {}, {} layers, {} heads, ffn_dim {}, {}; {} classes{}", shape().dim,
                        shape().layers, shape().heads, shape().ffn_dim, reads, shape().classes,
                        folder_.has_new_head() ? " by a new head" : "");
@@ -57,7 +63,9 @@ class EncoderClasses final : public ClassModel {
   std::int64_t longest() const override { return shape().max_positions; }
   const encoders::ImageProcessor* images() const override { return images_ ? &*images_ : nullptr; }
   std::int64_t image_tokens() const override { return images_ ? shape().image_positions() : 0; }
-  std::string config_text() const override { return encoders::encoder_config_text(folder_.config()); }
+  std::string config_text() const override {
+    return encoders::encoder_config_text(folder_.config());
+  }
 
   std::shared_ptr<nn::Module> build() const override { return folder_.build(); }
   void initialize(nn::Module& model) const override {
@@ -80,6 +88,7 @@ class EncoderClasses final : public ClassModel {
   }
 
   encoders::EncoderFolder folder_;
+  encoders::EncoderHead head_;
   std::optional<encoders::ImageProcessor> images_;
 };
 
@@ -208,12 +217,20 @@ class ProgramClasses final : public ClassModel {
 
 }  // namespace
 
-std::shared_ptr<ClassModel> open_class_model(const std::string& from) {
-  if (exported::is_program(from)) {
+std::shared_ptr<ClassModel> open_class_model(const std::string& from, ClassOf of) {
+  const bool program = exported::is_program(from);
+  const bool encoder = !program && is_encoder(from);
+  if (of == ClassOf::token && !encoder) {
+    fail_input({.thing = from,
+                .wrong = "only encoders tell the classes of tokens",
+                .expected = "a folder of bert or modernbert",
+                .advice = "set train.objective = \"classification\""});
+  }
+  if (program) {
     return std::make_shared<ProgramClasses>(from);
   }
-  if (is_encoder(from)) {
-    return std::make_shared<EncoderClasses>(from);
+  if (encoder) {
+    return std::make_shared<EncoderClasses>(from, of);
   }
   return std::make_shared<DecoderClasses>(from);
 }

@@ -42,13 +42,16 @@ class ClassModel {
   virtual void initialize(nn::Module& model) const = 0;
   virtual void set_activation_checkpointing(nn::Module& model, bool enabled) const = 0;
   /// Tokens and their mask, [B, T] (i64), or pixel_values [B, 3, height, width] -> logits [B,
-  /// classes].
+  /// classes]; of tokens [B, T, classes].
   virtual Tensor logits(nn::Module& model, const Tensors& inputs) const = 0;
 };
 
+/// What a class is told of.
+enum class ClassOf : std::uint8_t { row, token };
+
 /// That of a folder of transformers or a program's file. Errors (input): see
 /// encoders::EncoderFolder, encoders::ImageProcessor, hub::ClassifierFolder and
-/// exported::class_program.
-std::shared_ptr<ClassModel> open_class_model(const std::string& from);
+/// exported::class_program; of tokens, another model than an encoder of texts.
+std::shared_ptr<ClassModel> open_class_model(const std::string& from, ClassOf of);
 
 }  // namespace tessera::runs

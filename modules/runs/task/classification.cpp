@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -58,11 +59,11 @@ class ClassRank final : public RankTask {
     const Tensor logits = classes_.logits(model_, inputs);
     const Tensor loss = ops::cross_entropy(logits, labels, {.reduction = ops::Reduction::sum});
     const NoGrad constant;
-    const Tensor right = ops::eq(ops::argmax(logits, 1), labels);
+    const Tensor right = ops::eq(ops::argmax(logits, -1), labels);
     return {loss, {ops::sum(ops::cast(right, loss.dtype()))}};
   }
-  double weight(std::int64_t /*step*/, std::int64_t rows) const override {
-    return static_cast<double>(rows);
+  double weight(std::int64_t step, std::int64_t rows) const override {
+    return static_cast<double>(device_ == meta || !spec_.tags() ? rows : data_.trained(step));
   }
   double validation_weight(std::int64_t batches, std::int64_t rows) const override {
     return static_cast<double>(device_ == meta ? batches * rows : data_.validation_trained());
@@ -71,7 +72,10 @@ class ClassRank final : public RankTask {
     return {{"accuracy", measured[0]}};
   }
   std::string text() const override {
-    return fmt::format("the class of each {}: {}", data_.has_images() ? "image" : "text",
+    return fmt::format("the class of each {}: {}",
+                       data_.has_images() ? "image"
+                       : spec_.tags()     ? "word"
+                                          : "text",
                        shown(join_words(data_.labels()), 200));
   }
 
@@ -83,7 +87,7 @@ class ClassRank final : public RankTask {
     }
     const Dims tokens = {rows, spec_.data.seq_len};
     return {empty(tokens, DType::i64, meta), empty(tokens, DType::i64, meta),
-            empty({rows}, DType::i64, meta)};
+            empty(spec_.tags() ? tokens : Dims{rows}, DType::i64, meta)};
   }
   Tensor on_device(const std::vector<std::int64_t>& values, const Dims& shape) const {
     return ops::to_device(from_values(std::span<const std::int64_t>(values), shape), device_);
@@ -96,21 +100,20 @@ class ClassRank final : public RankTask {
     return {ops::to_device(classes_.images()->pixel_values(batch.pixels, batch.rows), device_),
             on_device(batch.targets, {batch.rows})};
   }
-  /// Tokens, their mask, and the class of each row.
+  /// Tokens, their mask, and the class of each row or token.
   Tensors texts(const Batch& batch) const {
-    std::vector<std::int64_t> mask(batch.targets.size());
+    std::vector<std::int64_t> mask(batch.inputs.size());
     std::vector<std::int64_t> labels;
     const auto length = static_cast<std::size_t>(batch.seq_len);
-    for (std::size_t i = 0; i < mask.size(); ++i) {
+    for (std::size_t row = 0; row < batch.lengths.size(); ++row) {
       // A row that completes a validation has no token, and a softmax needs one.
-      mask[i] = batch.targets[i] != data::ignored_target || i % length == 0 ? 1 : 0;
-      if (i % length == 0) {
-        labels.push_back(batch.targets[i]);
-      }
+      const auto shown = static_cast<std::size_t>(std::max<std::int64_t>(batch.lengths[row], 1));
+      std::fill_n(mask.begin() + static_cast<std::ptrdiff_t>(row * length), shown, 1);
+      labels.push_back(batch.targets[row * length]);
     }
     const Dims tokens = {batch.rows, batch.seq_len};
     return {on_device(batch.inputs, tokens), on_device(mask, tokens),
-            on_device(labels, {batch.rows})};
+            spec_.tags() ? on_device(batch.targets, tokens) : on_device(labels, {batch.rows})};
   }
 
   const ClassModel& classes_;
@@ -137,8 +140,10 @@ DataReader text_reader(const RunSpec& spec, ClassModel& model) {
   const auto tokenizer = open_run_tokenizer(spec);
   if (!tokenizer) {
     fail_input({.where = spec.place("data.sources"),
-                .wrong = "train.objective=classification needs labels, and these are token ids",
-                .expected = "records with 'text' and 'label'"});
+                .wrong = fmt::format("train.objective={} needs labels, and these are token ids",
+                                     word_of(spec, "train.objective")),
+                .expected = spec.tags() ? "records with 'words' and 'labels'"
+                                        : "records with 'text' and 'label'"});
   }
   check_longest(spec, model);
   if (model.vocab() > 0) {
@@ -154,9 +159,8 @@ DataReader text_reader(const RunSpec& spec, ClassModel& model) {
 
 /// Of a model of images. Error (input): a key of texts is given.
 DataReader image_reader(const RunSpec& spec, const ClassModel& model) {
-  for (const char* const key :
-       {"data.seq_len", "data.tokenizer", "data.tokenizer_options", "data.special_tokens",
-        "data.too_long"}) {
+  for (const char* const key : {"data.seq_len", "data.tokenizer", "data.tokenizer_options",
+                                "data.special_tokens", "data.too_long"}) {
     if (spec.given.contains(key)) {
       fail_input({.where = spec.place(key),
                   .wrong = "only texts have it, and the model takes images",
@@ -213,13 +217,13 @@ std::vector<std::pair<std::string, std::string>> ClassTask::checkpoint_meta() co
 }
 
 std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec) {
-  const std::shared_ptr<ClassModel> model =
-      at_key(spec, "model.from", [&] { return open_class_model(spec.model.from); });
+  const std::shared_ptr<ClassModel> model = at_key(spec, "model.from", [&] {
+    return open_class_model(spec.model.from, spec.tags() ? ClassOf::token : ClassOf::row);
+  });
   const DataReader reader =
       model->images() != nullptr ? image_reader(spec, *model) : text_reader(spec, *model);
-  const auto data = at_key(spec, "data", [&] {
-    return std::make_shared<const Dataset>(spec, reader, model->labels());
-  });
+  const auto data = at_key(
+      spec, "data", [&] { return std::make_shared<const Dataset>(spec, reader, model->labels()); });
   at_key(spec, "data.labels", [&] { model->set_labels(data->labels()); });
   return std::make_shared<const ClassTask>(model, data);
 }
