@@ -20,7 +20,7 @@ class ImageProcessor {
 
   const data::ImageForm& form() const { return form_; }
   /// Pixels [rows, height, width, 3] of such images -> pixel_values [rows, 3, height, width], f32
-  /// on the CPU, with the bits of its processor for Pillow.
+  /// on the CPU, with the bits of transformers' processor that uses Pillow.
   Tensor pixel_values(std::span<const std::uint8_t> pixels, std::int64_t rows) const;
   /// preprocessor_config.json.
   std::string text() const;
