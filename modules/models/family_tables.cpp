@@ -131,11 +131,11 @@ void FamilyTables::throw_if_any() const {
   }
   if (!problems_.empty()) {
     std::string text = fmt::format("{}: {} problems", file_, problems_.size());
-    constexpr std::size_t most = 30;
-    for (const std::string& one : problems_ | std::views::take(most)) {
+    constexpr std::size_t shown_problems = 30;
+    for (const std::string& one : problems_ | std::views::take(shown_problems)) {
       text += "\n  " + one;
     }
-    const std::size_t more = problems_.size() - std::min(most, problems_.size());
+    const std::size_t more = problems_.size() - std::min(shown_problems, problems_.size());
     fail_input(text + (more == 0 ? "" : fmt::format("\n  and {} more", more)));
   }
 }

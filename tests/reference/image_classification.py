@@ -4,7 +4,7 @@
 data/image_classification: a ViT (`vit`, of image_size 12) with its preprocessor_config.json, images in PNG and JPEG files
 (grey, palettes, transparency, progressive) with their labels, and curves.json with the losses of 12 steps of AdamW (8 rows a
 step, in order), and the loss and accuracy of the validation after them; pixels.json has images as Pillow decodes them and
-resizes them by each filter, and pixel_values of the processor."""
+resizes them by each filter, and pixel_values of the processor. Needs Pillow before 13, which may pass over columns first."""
 
 import json
 import random
@@ -106,10 +106,10 @@ def pixels_of(processor, found):
         case = {"image": record["image"], "width": image.width, "height": image.height,
                 "pixels": numpy.asarray(image).flatten().tolist()}
         for name, number in (("lanczos", 1), ("bilinear", 2), ("bicubic", 3)):
-            case[name] = numpy.asarray(image.resize((11, 17), number)).flatten().tolist()
+            case[name] = numpy.asarray(image.resize((12, 17), number)).flatten().tolist()
         cases.append(case)
     values = processor(opened(found[0]), return_tensors="np")["pixel_values"][0]
-    return {"cases": cases, "width": 11, "height": 17, "values": [float(value) for value in values.flatten()]}
+    return {"cases": cases, "width": 12, "height": 17, "values": [float(value) for value in values.flatten()]}
 
 
 def main():
@@ -123,7 +123,7 @@ def main():
     (OUT / "vit" / "model.safetensors").chmod(0o644)
     ViTImageProcessorPil(size={"height": SIZE, "width": SIZE}, image_mean=[0.4, 0.5, 0.6], image_std=[0.25, 0.3, 0.5]).save_pretrained(OUT / "vit")
     processor = AutoImageProcessor.from_pretrained(OUT / "vit", backend="pil")
-    training, validation = records("images.jsonl", 40, 1, 0), records("validation.jsonl", 10, 2, 40)
+    training, validation = records("images.jsonl", 40, 1, 0), records("validation.jsonl", 16, 2, 40)
     write_json(OUT / "pixels.json", pixels_of(processor, training[:7]))
     found = curve(model.double().train(), rows(processor, training), rows(processor, validation))
     write_json(OUT / "curves.json", {"vit": found, "made_with": VERSIONS})

@@ -27,7 +27,8 @@ Image decode_image(std::span<const std::byte> file, const std::string& name);
 /// How pixels of another size are computed: Pillow's filters.
 enum class ImageFilter : std::uint8_t { lanczos, bilinear, bicubic };
 
-/// The image in another size, with the bits of Pillow's Image.resize. Sizes must be positive.
+/// The image in another size, with the bits of Image.resize in Pillow 10 to 12. Sizes must be
+/// positive.
 /// Source: Pillow, libImaging/Resample.c: a pass over rows and one over columns, in fixed point.
 Image resized(const Image& image, std::int64_t height, std::int64_t width, ImageFilter filter);
 
