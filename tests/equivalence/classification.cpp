@@ -390,7 +390,7 @@ TEST_CASE("words keep their labels, and what does not fit is refused", "[classif
   const std::string run = folder.write("run.toml", Tagged{"bert"}.config());
   const auto with = [&](const std::string& record) {
     return "'data.jsonl=[\"" + folder.write("one.jsonl", record + "\n") +
-           "\"]' data.validation_files=[] train.batch=1";
+           "\"]' data.validation_files=[] data.validation=0 train.batch=1";
   };
   // The second token of a word has no label, and neither has a word whose label is null.
   const auto shown = equivalence::succeed(
@@ -505,7 +505,7 @@ TEST_CASE("what a classifier cannot be trained with is refused before ranks star
   has(refused("data.packing=documents"), "train.objective=classification does not have it");
   has(refused("train.head_rows=4"), "train.objective=classification does not have it");
   has(refused("train.objective=next_token data.labels=[a,b]"),
-      "only train.objective=classification has it");
+      "only train.objective=classification and token_classification have it");
   has(refused("model.from=" + pictures + "vit"), "only texts have it, and the model takes images");
   has(refused("model.from=" + reference("families/granite")), "no class of the family");
   has(refused("model.from=" + reference("exported/gpt2.pt2")), "no logits among its outputs");
