@@ -37,6 +37,7 @@ struct Outcome {
   std::int64_t joined = 0;
   bool blank = false;
   std::string label = {};
+  std::set<std::string> labels = {};  // of words
   std::string fault = {};
   bool bad = false;  // the fault is one of the record
   std::map<std::string, std::int64_t> dropped = {};
@@ -75,18 +76,19 @@ struct Documents::State {
   std::vector<DataFile> files;
   std::vector<std::int64_t> first;  // document of each file
   std::vector<Entry> entries;
-  std::vector<std::string> labels;      // of labelled records, by their first occurrence
-  std::vector<std::uint32_t> label_of;  // of each document
-  std::map<std::string, std::uint32_t> label_places;
+  LabelNames labels;  // of labelled records
   DocumentCounts counts;
   std::optional<RecordKind> kind;  // of the file's first record
 
   std::string how() const;
   void write(IndexWriter& out) const;
   void read(IndexReader& in);
+  std::string where(std::int64_t document) const;
+  void check_tokens(std::int64_t document, const Example& example) const;
+  /// The record of a document in its standard form.
+  std::string record(std::int64_t document) const;
   std::vector<Example> examples_of(std::string_view record) const;
   void read_record(const Line& line, std::string_view record, Outcome& out) const;
-  void add_label(const std::string& label);
   Outcome outcome_of(const Line& line) const;
   void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
                Faults& faults);
@@ -111,8 +113,8 @@ std::string Documents::State::how() const {
 void Documents::State::write(IndexWriter& out) const {
   out.list(first);
   out.list(entries);
-  out.texts(labels);
-  out.list(label_of);
+  out.texts(labels.names());
+  out.list(labels.places());
   for (const std::int64_t count :
        {counts.tokens, counts.trained, counts.longest, counts.cut, counts.left_out,
         counts.blank_lines, counts.joined, counts.bad}) {
@@ -126,8 +128,11 @@ void Documents::State::write(IndexWriter& out) const {
 void Documents::State::read(IndexReader& in) {
   in.list(first);
   in.list(entries);
-  in.texts(labels);
-  in.list(label_of);
+  std::vector<std::string> names;
+  std::vector<std::uint32_t> places;
+  in.texts(names);
+  in.list(places);
+  labels = LabelNames(std::move(names), std::move(places));
   for (std::int64_t* const count :
        {&counts.tokens, &counts.trained, &counts.longest, &counts.cut, &counts.left_out,
         &counts.blank_lines, &counts.joined, &counts.bad}) {
@@ -144,6 +149,8 @@ std::vector<Example> Documents::State::examples_of(std::string_view record) cons
       return {maker->make(record)};
     case RecordForm::labelled:
       return {maker->make_labelled(record, options.longest).example};
+    case RecordForm::tagged:
+      return {maker->make_tagged(record, options.longest).example};
     case RecordForm::preference:
       break;
   }
@@ -154,10 +161,21 @@ std::vector<Example> Documents::State::examples_of(std::string_view record) cons
 /// The documents of a record.
 void Documents::State::read_record(const Line& line, std::string_view record, Outcome& out) const {
   std::vector<Example> examples;
+  std::uint32_t labelled = 0;  // tokens
   if (options.form == RecordForm::labelled) {
     LabelledText text = maker->make_labelled(record, options.longest);
     out.whole = text.whole;
     out.label = std::move(text.label);
+    examples.push_back(std::move(text.example));
+  } else if (options.form == RecordForm::tagged) {
+    TaggedText text = maker->make_tagged(record, options.longest);
+    out.whole = text.whole;
+    for (std::string& label : text.labels) {
+      labelled += label.empty() ? 0 : 1;
+      if (!label.empty()) {
+        out.labels.insert(std::move(label));
+      }
+    }
     examples.push_back(std::move(text.example));
   } else {
     examples = examples_of(record);
@@ -170,27 +188,13 @@ void Documents::State::read_record(const Line& line, std::string_view record, Ou
     out.whole = std::max(out.whole, std::ssize(example.ids));
     out.joined += example.joined;
     cut(example, options.longest);
-    out.entries.push_back({.offset = line.offset,
-                           .bytes = static_cast<std::uint32_t>(line.text.size()),
-                           .line = static_cast<std::uint32_t>(line.number),
-                           .tokens = static_cast<std::uint32_t>(example.ids.size()),
-                           .trained = trained_of(example)});
+    out.entries.push_back(
+        {.offset = line.offset,
+         .bytes = static_cast<std::uint32_t>(line.text.size()),
+         .line = static_cast<std::uint32_t>(line.number),
+         .tokens = static_cast<std::uint32_t>(example.ids.size()),
+         .trained = options.form == RecordForm::tagged ? labelled : trained_of(example)});
   }
-}
-
-void Documents::State::add_label(const std::string& label) {
-  constexpr std::size_t most_labels = 10'000;
-  const auto [at, is_new] =
-      label_places.try_emplace(label, static_cast<std::uint32_t>(labels.size()));
-  if (is_new) {
-    labels.push_back(label);
-    if (labels.size() > most_labels) {
-      fail_input({.thing = files[first.size() - 1].path(),
-                  .wrong = "the records have too many different labels",
-                  .expected = fmt::format("at most {}", most_labels)});
-    }
-  }
-  label_of.push_back(at->second);
 }
 
 Outcome Documents::State::outcome_of(const Line& line) const {
@@ -273,7 +277,10 @@ void Documents::State::add(const Outcome& outcome, const std::string& file, Faul
   }
   if (options.form == RecordForm::labelled) {
     counts.trained += 1;
-    add_label(outcome.label);
+    labels.add(outcome.label, file);
+  }
+  for (const std::string& label : outcome.labels) {
+    labels.place(label, file);
   }
 }
 
@@ -380,32 +387,59 @@ std::int64_t Documents::tokens(std::int64_t document) const {
 std::int64_t Documents::trained(std::int64_t document) const {
   return state_->entries.at(static_cast<std::size_t>(document)).trained;
 }
-std::string Documents::where(std::int64_t document) const {
-  return fmt::format("{}:{}", state_->files[state_->file_of(document)].path(),
-                     state_->entries.at(static_cast<std::size_t>(document)).line);
-}
+std::string Documents::where(std::int64_t document) const { return state_->where(document); }
 std::int64_t Documents::of_record() const { return state_->options.of_record(); }
-const std::vector<std::string>& Documents::labels() const { return state_->labels; }
-std::int64_t Documents::label(std::int64_t document) const {
-  return state_->label_of.at(static_cast<std::size_t>(document));
+const std::vector<std::string>& Documents::labels() const { return state_->labels.names(); }
+std::int64_t Documents::label(std::int64_t document) const { return state_->labels.of(document); }
+bool Documents::has_label(std::int64_t document, std::int64_t label) const {
+  if (state_->options.form != RecordForm::tagged) {
+    return state_->labels.of(document) == label;
+  }
+  const auto [example, labels] = read_tagged(document);
+  return std::ranges::find(labels, label) != labels.end();
 }
 const DocumentCounts& Documents::counts() const { return state_->counts; }
 const ExampleMaker& Documents::maker() const { return *state_->maker; }
 
-Example Documents::read(std::int64_t document) const {
-  const Entry& entry = state_->entries.at(static_cast<std::size_t>(document));
-  const DataFile& file = state_->files[state_->file_of(document)];
-  std::string line(entry.bytes, '\0');
-  DataFile::Handle(file).read(file, entry.offset, std::as_writable_bytes(std::span(line)));
-  Example example = std::move(state_->examples_of(state_->options.forms.standard(
-      line))[static_cast<std::size_t>(document % state_->options.of_record())]);
-  cut(example, state_->options.longest);
-  if (std::ssize(example.ids) != entry.tokens) {
+std::string Documents::State::where(std::int64_t document) const {
+  return fmt::format("{}:{}", files[file_of(document)].path(),
+                     entries.at(static_cast<std::size_t>(document)).line);
+}
+
+/// Error (input): an index that was kept is of other code or data.
+void Documents::State::check_tokens(std::int64_t document, const Example& example) const {
+  const std::int64_t expected = entries.at(static_cast<std::size_t>(document)).tokens;
+  if (std::ssize(example.ids) != expected) {
     fail_input({.thing = where(document),
                 .wrong = "the record has another number of tokens than when the data were read",
-                .expected = fmt::format("{}", entry.tokens),
+                .expected = fmt::format("{}", expected),
                 .got = fmt::format("{}", example.ids.size())});
   }
+}
+
+std::string Documents::State::record(std::int64_t document) const {
+  const Entry& entry = entries.at(static_cast<std::size_t>(document));
+  const DataFile& file = files[file_of(document)];
+  std::string line(entry.bytes, '\0');
+  DataFile::Handle(file).read(file, entry.offset, std::as_writable_bytes(std::span(line)));
+  return options.forms.standard(line);
+}
+
+std::pair<Example, std::vector<std::int64_t>> Documents::read_tagged(std::int64_t document) const {
+  TaggedText text = state_->maker->make_tagged(state_->record(document), state_->options.longest);
+  state_->check_tokens(document, text.example);
+  std::vector<std::int64_t> labels;
+  for (const std::string& label : text.labels) {
+    labels.push_back(label.empty() ? -1 : state_->labels.place(label));
+  }
+  return {std::move(text.example), std::move(labels)};
+}
+
+Example Documents::read(std::int64_t document) const {
+  Example example = std::move(state_->examples_of(
+      state_->record(document))[static_cast<std::size_t>(document % state_->options.of_record())]);
+  cut(example, state_->options.longest);
+  state_->check_tokens(document, example);
   return example;
 }
 

@@ -3,6 +3,7 @@ export module tessera.data:documents;
 import tessera.base;
 import :data_file;
 import :examples;
+import :labelled;
 import :record_forms;
 
 export namespace tessera::data {
@@ -19,6 +20,7 @@ enum class RecordForm : std::uint8_t {
   document,    // a document each
   preference,  // two documents each, see ExampleMaker::make_preference
   labelled,    // a document each, with the name of its class
+  tagged,      // a document each, with the names of the classes of its words
 };
 
 /// Options of reading documents.
@@ -57,27 +59,30 @@ struct DocumentCounts {
 /// every fault and every length; later each is read and encoded when it is needed, so files need
 /// not fit in memory: a document takes 24 bytes. Of preferences, documents 2 i and 2 i + 1 are the
 /// chosen and the rejected answer of record i.
-class Documents {
+class Documents final : public LabelledRecords {
  public:
   /// Errors (input) with file and line, all at once: what is wrong with records (ExampleMaker), a
   /// line of more than 32 MiB, a record of another kind than its file's first one, a document that
   /// is too long, more than 10,000 different labels; there is no document; the file cannot be read.
   Documents(std::span<const std::string> files, std::shared_ptr<const ExampleMaker> maker,
             const DocumentOptions& options);
-  ~Documents();
+  ~Documents() override;
 
-  std::int64_t size() const;
+  std::int64_t size() const override;
   std::size_t files() const;
   /// Tokens of a document, and those of them that are trained.
   std::int64_t tokens(std::int64_t document) const;
   std::int64_t trained(std::int64_t document) const;
-  /// "chats.jsonl:17".
-  std::string where(std::int64_t document) const;
+  std::string where(std::int64_t document) const override;
   /// Documents of a record; see DocumentOptions::of_record.
   std::int64_t of_record() const;
-  /// The names of the classes of labelled records, each once, and the place of a document's there.
-  const std::vector<std::string>& labels() const;
+  const std::vector<std::string>& labels() const override;
+  bool has_label(std::int64_t document, std::int64_t label) const override;
+  /// The place of a labelled document's label among labels().
   std::int64_t label(std::int64_t document) const;
+  /// The tokens of a tagged document, and the place of each one's label among labels(); -1: it has
+  /// none. Error (input): as of read().
+  std::pair<Example, std::vector<std::int64_t>> read_tagged(std::int64_t document) const;
   /// Error (input): the file has changed since the object was made.
   Example read(std::int64_t document) const;
   const DocumentCounts& counts() const;

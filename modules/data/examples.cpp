@@ -26,6 +26,7 @@ module tessera.data;
 
 import tessera.base;
 import tessera.tokenize;
+import :records;
 
 namespace tessera::data {
 namespace {
@@ -33,18 +34,6 @@ namespace {
 using tokenize::TokenId;
 using Json = nlohmann::json;
 using Written = std::vector<std::string_view>;  // messages
-
-Json parsed(std::string_view record) {
-  if (const std::size_t at = invalid_utf8(record); at != std::string_view::npos) {
-    fail_input({.wrong = fmt::format("byte {} is 0x{:02X}, which is not UTF-8", at,
-                                     static_cast<unsigned char>(record[at]))});
-  }
-  ParsedJson json = parse_json_object(record, record_limits);
-  if (!json.problem.empty()) {
-    fail_input({.wrong = json.problem});
-  }
-  return std::move(json.value);
-}
 
 [[noreturn]] void refuse_kind(const Json& record) {
   std::vector<std::string> names;
@@ -85,25 +74,6 @@ RecordKind kind(const Json& record, bool compares) {
     }
   }
   return record["prompt"].is_array() ? RecordKind::conversation : RecordKind::completion;
-}
-
-const std::string& text_member(const Json& record, const char* name) {
-  const Json& value = record[name];
-  if (!value.is_string()) {
-    fail_input({.wrong = fmt::format("'{}' must be a text", name), .got = value.type_name()});
-  }
-  return value.get_ref<const std::string&>();
-}
-
-/// Members of a record that are read without a conversation; the others are returned.
-std::set<std::string> others(const Json& record, std::initializer_list<std::string_view> read) {
-  std::set<std::string> names;
-  for (const auto& [name, value] : record.items()) {
-    if (std::ranges::find(read, name) == read.end()) {
-      names.insert(name);
-    }
-  }
-  return names;
 }
 
 /// The elements of a list of messages.
@@ -188,6 +158,8 @@ struct ExampleMaker::State {
   void check_special(const Conversation& conversation, const std::string& text,
                      std::span<const TokenId> ids) const;
   void check_plain(const Conversation& conversation) const;
+  /// Error (input): the text contains a special token, and these are refused.
+  void check_special(const std::string& text) const;
   bool ends_answers(TokenId id) const {
     const auto& stop = texts.tokenizer().special.stop;
     return std::ranges::find(stop, id) != stop.end();
@@ -223,11 +195,11 @@ std::string ExampleMaker::identity() const {
 }
 
 RecordKind ExampleMaker::kind_of(std::string_view record, bool compares) {
-  return kind(parsed(record), compares);
+  return kind(parsed_record(record), compares);
 }
 
 std::string ExampleMaker::text_of(std::string_view record) {
-  const Json json = parsed(record);
+  const Json json = parsed_record(record);
   if (const RecordKind own = kind(json, false); own != RecordKind::text) {
     fail_input({.wrong = "the record is of another kind than those before",
                 .expected = "'text'",
@@ -241,7 +213,7 @@ std::string ExampleMaker::text_of(std::string_view record) {
 }
 
 Example ExampleMaker::make(std::string_view record) const {
-  const Json json = parsed(record);
+  const Json json = parsed_record(record);
   Example out;
   switch (kind(json, false)) {
     case RecordKind::conversation:
@@ -249,11 +221,11 @@ Example ExampleMaker::make(std::string_view record) const {
     case RecordKind::completion:
       out = state_->completion(text_member(json, "prompt"), text_member(json, "completion"),
                                "completion");
-      out.unread = others(json, {"prompt", "completion"});
+      out.unread = unread_members(json, {"prompt", "completion"});
       return out;
     case RecordKind::text:
       out = state_->whole(text_of(record));
-      out.unread = others(json, {"text"});
+      out.unread = unread_members(json, {"text"});
       return out;
     case RecordKind::preference:
       fail_input({.wrong = "the record compares answers ('chosen' and 'rejected')",
@@ -340,7 +312,7 @@ Example named(const char* name, const std::function<Example()>& make) {
 }  // namespace
 
 Preference ExampleMaker::make_preference(std::string_view record) const {
-  const Json json = parsed(record);
+  const Json json = parsed_record(record);
   if (const RecordKind own = kind(json, true); own != RecordKind::preference) {
     fail_input({.wrong = "the record does not compare answers",
                 .expected = "'prompt', 'chosen' and 'rejected'",
@@ -372,53 +344,122 @@ Preference ExampleMaker::make_preference(std::string_view record) const {
   }
   Preference both{.chosen = state_->completion(prompt, chosen, "chosen"),
                   .rejected = state_->completion(prompt, rejected, "rejected")};
-  both.chosen.unread = others(json, {"prompt", "chosen", "rejected"});
+  both.chosen.unread = unread_members(json, {"prompt", "chosen", "rejected"});
   return both;
 }
 
 LabelledText ExampleMaker::make_labelled(std::string_view record, std::int64_t longest) const {
-  const Json json = parsed(record);
-  for (const char* const name : {"text", "label"}) {
-    if (!json.contains(name)) {
-      fail_input({.wrong = fmt::format("'{}' is missing", name),
-                  .expected = "'text' and 'label'",
-                  .advice = "only train.objective=classification reads labels"});
-    }
-  }
+  const Json json = parsed_record(record);
+  require_labelled(json, "text");
   LabelledText out;
-  const Json& label = json["label"];
-  if (label.is_number_integer()) {
-    out.label = json_text(label);
-  } else {
-    out.label = text_member(json, "label");
-  }
-  constexpr std::size_t longest_label = 200;
-  if (out.label.empty() || out.label.size() > longest_label) {
-    fail_input({.wrong = "'label' has the wrong size",
-                .expected = fmt::format("1 to {} bytes", longest_label),
-                .got = fmt::format("{}", out.label.size())});
-  }
+  out.label = label_member(json);
   const std::string& text = text_member(json, "text");
   if (text.empty()) {
     fail_input({.wrong = "'text' is empty"});
   }
   const TextEncoder& texts = state_->texts;
-  if (texts.special() == SpecialText::refuse) {
-    if (const auto id = texts.special_in(text)) {
-      fail_input(
-          {.wrong = fmt::format("the text contains the special token '{}'",
-                                shown(texts.tokenizer().tokenizer->token(*id).value_or(""), 40)),
-           .advice = "remove it, or set data.special_tokens"});
-    }
-  }
+  state_->check_special(text);
   tokenize::Encoding encoded = texts.tokenizer().tokenizer->encode_with_offsets(
       text, {.parse_special = texts.special() == SpecialText::read});
   out.whole = std::ssize(encoded.ids);
   shorten(encoded, longest);
   out.example.ids = std::move(encoded.ids);
   out.example.trained.assign(out.example.ids.size(), 0);
-  out.example.unread = others(json, {"text", "label"});
+  out.example.unread = unread_members(json, {"text", "label"});
   return out;
+}
+
+namespace {
+
+/// The words of a record, and where each begins in the text of them all.
+struct Words {
+  std::string text;
+  std::vector<tokenize::ByteRange> places;
+  std::vector<std::string> labels;  // "": not told
+};
+
+Words words_of(const Json& record) {
+  const Json& words = record["words"];
+  const Json& labels = record["labels"];
+  if (!words.is_array() || !labels.is_array() || words.empty() || words.size() != labels.size()) {
+    fail_input({.wrong = "'words' and 'labels' must be lists of equal length that are not empty"});
+  }
+  Words all;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto* const word = words[i].get_ptr<const std::string*>();
+    if (word == nullptr || word->empty() ||
+        word->find_first_of(" \t\r\n\v\f") != std::string::npos) {
+      fail_input({.wrong = fmt::format("word {} must be a text without blanks", i + 1)});
+    }
+    all.text += i == 0 ? "" : " ";
+    all.places.push_back({.begin = static_cast<std::int64_t>(all.text.size()),
+                          .end = static_cast<std::int64_t>(all.text.size() + word->size())});
+    all.text += *word;
+    all.labels.push_back(labels[i].is_null() ? "" : label_of(labels[i], "an entry of 'labels'"));
+  }
+  if (std::ranges::all_of(all.labels, &std::string::empty)) {
+    fail_input({.wrong = "no word has a label"});
+  }
+  return all;
+}
+
+/// The label of each token: of the first one that has a part of a word. Error (input): a word has
+/// none, unless the text was `cut`.
+std::vector<std::string> token_labels(const Words& words, const tokenize::Encoding& tokens,
+                                      bool cut) {
+  std::vector<std::string> labels(tokens.ids.size());
+  std::size_t token = 0;
+  for (std::size_t i = 0; i < words.places.size(); ++i) {
+    while (token < tokens.ids.size() &&
+           (tokens.offsets[token].end <= words.places[i].begin ||
+            tokens.offsets[token].end <= tokens.offsets[token].begin)) {
+      ++token;
+    }
+    const bool own = token < tokens.ids.size() && tokens.offsets[token].begin < words.places[i].end;
+    if (!own && !cut) {
+      fail_input({.wrong = fmt::format("no token of the tokenizer begins in word {}", i + 1)});
+    }
+    if (own) {
+      labels[token++] = words.labels[i];
+    }
+  }
+  return labels;
+}
+
+}  // namespace
+
+TaggedText ExampleMaker::make_tagged(std::string_view record, std::int64_t longest) const {
+  const Json json = parsed_record(record);
+  for (const char* const name : {"words", "labels"}) {
+    if (!json.contains(name)) {
+      fail_input({.wrong = fmt::format("'{}' is missing", name),
+                  .expected = "'words' and 'labels'",
+                  .advice = "train.objective=token_classification reads them"});
+    }
+  }
+  const Words words = words_of(json);
+  state_->check_special(words.text);
+  tokenize::Encoding encoded = state_->texts.tokenizer().tokenizer->encode_with_offsets(
+      words.text, {.parse_special = state_->texts.special() == SpecialText::read});
+  TaggedText out;
+  out.whole = std::ssize(encoded.ids);
+  static_cast<void>(token_labels(words, encoded, false));
+  shorten(encoded, longest);
+  out.labels = token_labels(words, encoded, out.whole > longest);
+  out.example.ids = std::move(encoded.ids);
+  out.example.trained.assign(out.example.ids.size(), 0);
+  out.example.unread = unread_members(json, {"words", "labels"});
+  return out;
+}
+
+void ExampleMaker::State::check_special(const std::string& text) const {
+  const auto id = texts.special() == SpecialText::refuse ? texts.special_in(text) : std::nullopt;
+  if (id) {
+    fail_input(
+        {.wrong = fmt::format("the text contains the special token '{}'",
+                              shown(texts.tokenizer().tokenizer->token(*id).value_or(""), 40)),
+         .advice = "remove it, or set data.special_tokens"});
+  }
 }
 
 void ExampleMaker::State::check_plain(const Conversation& conversation) const {

@@ -61,6 +61,14 @@ struct LabelledText {
   std::int64_t whole = 0;  // tokens, before it was cut
 };
 
+/// A text with the names of the classes of its words.
+struct TaggedText {
+  Example example;  // no token is trained
+  /// Of each token the name of its class: of the first token of a word that has one; "" of others.
+  std::vector<std::string> labels;
+  std::int64_t whole = 0;  // tokens, before it was cut
+};
+
 /// Makes documents of the records of JSONL files. Constant, and several threads may use one.
 class ExampleMaker {
  public:
@@ -93,6 +101,13 @@ class ExampleMaker {
   /// type; the text is empty; a label of more than 200 bytes; special tokens where these are
   /// refused.
   LabelledText make_labelled(std::string_view record, std::int64_t longest) const;
+
+  /// The `words` of a record with a blank between two of them, as the tokenizer encodes such a
+  /// text, with what it adds, cut to `longest` tokens, and the classes of its words, `labels`: as
+  /// many, of which those that are null are not told. Errors (input), without a place: these are
+  /// not lists of equal length; a word is empty or has a blank, or no token begins in it; a label
+  /// of more than 200 bytes; no word has a label; special tokens where these are refused.
+  TaggedText make_tagged(std::string_view record, std::int64_t longest) const;
 
   /// The text of a record of kind text. Error (input): it is empty, or not of that kind.
   static std::string text_of(std::string_view record);

@@ -257,10 +257,10 @@ RecordForms::RecordForms(RecordColumns columns) : columns_(std::move(columns)) {
 }
 
 const std::vector<std::string>& RecordForms::names() {
-  static const std::vector<std::string> all = {"messages", "prompt", "completion", "text",
-                                               "label",    "chosen", "rejected",   "tools",
-                                               "system",   "role",   "content",    "conversations",
-                                               "history",  "input",  "output",     "instruction"};
+  static const std::vector<std::string> all = {
+      "messages", "prompt", "completion",  "text",  "image",   "label",         "chosen",
+      "rejected", "tools",  "system",      "role",  "content", "conversations", "history",
+      "input",    "output", "instruction", "words", "labels"};
   return all;
 }
 

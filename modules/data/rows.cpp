@@ -16,6 +16,10 @@ import tessera.tokenize;
 
 namespace tessera::data {
 
+void RowSource::read_pixels(std::int64_t /*row*/, std::span<std::uint8_t> /*pixels*/) const {
+  fail("data: rows of tokens have no pixels");
+}
+
 void write_document(const Example& document, std::span<std::int64_t> inputs,
                     std::span<std::int64_t> targets) {
   for (std::size_t i = 0; i + 1 < document.ids.size(); ++i) {
@@ -116,6 +120,34 @@ void LabelledRows::read(std::int64_t row, std::span<std::int64_t> inputs,
   for (std::size_t i = 0; i < example.ids.size(); ++i) {
     inputs[i] = example.ids[i];
     targets[i] = label;
+  }
+}
+
+TaggedRows::TaggedRows(std::shared_ptr<const Documents> documents, std::int64_t begin,
+                       std::int64_t end, std::int64_t padding, std::vector<std::int64_t> classes)
+    : documents_(std::move(documents)),
+      begin_(begin),
+      end_(end),
+      padding_(padding),
+      classes_(std::move(classes)) {}
+
+std::int64_t TaggedRows::rows() const { return end_ - begin_; }
+std::int64_t TaggedRows::trained(std::int64_t row) const {
+  return documents_->trained(begin_ + row);
+}
+std::int64_t TaggedRows::used(std::int64_t row) const { return documents_->tokens(begin_ + row); }
+std::string TaggedRows::where(std::int64_t row) const { return documents_->where(begin_ + row); }
+
+void TaggedRows::read(std::int64_t row, std::span<std::int64_t> inputs,
+                      std::span<std::int64_t> targets) const {
+  std::ranges::fill(inputs, padding_);
+  std::ranges::fill(targets, ignored_target);
+  const auto [example, labels] = documents_->read_tagged(begin_ + row);
+  for (std::size_t i = 0; i < example.ids.size(); ++i) {
+    inputs[i] = example.ids[i];
+    if (labels[i] >= 0) {
+      targets[i] = classes_[static_cast<std::size_t>(labels[i])];
+    }
   }
 }
 

@@ -36,6 +36,8 @@ class RowSource {
   /// Fills both, which have the rows' length. Error (input): a file has changed.
   virtual void read(std::int64_t row, std::span<std::int64_t> inputs,
                     std::span<std::int64_t> targets) const = 0;
+  /// Fills the pixels of a row that is an image (ImageForm). Error: rows are none.
+  virtual void read_pixels(std::int64_t row, std::span<std::uint8_t> pixels) const;
 };
 
 /// Writes a document at the beginning of a row's inputs and targets, which have room for all of it.
@@ -112,6 +114,28 @@ class LabelledRows final : public RowSource {
                std::int64_t padding, std::vector<std::int64_t> classes);
   std::int64_t rows() const override;
   /// 1: a row has one label.
+  std::int64_t trained(std::int64_t row) const override;
+  std::int64_t used(std::int64_t row) const override;
+  std::string where(std::int64_t row) const override;
+  void read(std::int64_t row, std::span<std::int64_t> inputs,
+            std::span<std::int64_t> targets) const override;
+
+ private:
+  std::shared_ptr<const Documents> documents_;
+  std::int64_t begin_;
+  std::int64_t end_;
+  std::int64_t padding_;
+  std::vector<std::int64_t> classes_;
+};
+
+/// A tagged document in each row, with padding behind it: documents [begin, end). The target of a
+/// token is its class, where it has one.
+class TaggedRows final : public RowSource {
+ public:
+  /// `classes`: the number of the class that each of the documents' labels is.
+  TaggedRows(std::shared_ptr<const Documents> documents, std::int64_t begin, std::int64_t end,
+             std::int64_t padding, std::vector<std::int64_t> classes);
+  std::int64_t rows() const override;
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;

@@ -36,7 +36,7 @@ void EncoderShape::check() const {
   } else {
     sizes.emplace_back("max_positions", max_positions);
   }
-  if (head == EncoderHead::classes) {
+  if (tells_classes()) {
     sizes.emplace_back("classes", classes);
   }
   for (const auto& [key, value] : sizes) {
@@ -56,7 +56,8 @@ void EncoderShape::check() const {
                                      "of {})",
                                      patch_size, image_size)});
   }
-  if (takes_images() && head == EncoderHead::masked_tokens) {
+  if (takes_images() &&
+      (head == EncoderHead::masked_tokens || head == EncoderHead::token_classes)) {
     fail_input({.thing = "encoder", .wrong = "images have no tokens to be told"});
   }
   if (transform_activation != nn::Activation::gelu &&

@@ -17,7 +17,8 @@ enum class Pooling {
 enum class EncoderHead {
   none,           // nothing
   masked_tokens,  // logits of each token
-  classes         // logits of each row's class
+  classes,        // logits of each row's class
+  token_classes   // logits of each token's class
 };
 
 /// An encoder: blocks of attention that sees both sides and a feed-forward part, over tokens or
@@ -82,6 +83,10 @@ struct EncoderShape {
   /// not divide the image, another activation of the head.
   void check() const;
   bool takes_images() const { return vocab == 0; }
+  /// Whether the head tells classes, of rows or of tokens.
+  bool tells_classes() const {
+    return head == EncoderHead::classes || head == EncoderHead::token_classes;
+  }
   /// Whether a layer, from 0, sees a window only.
   bool is_local(std::int64_t layer) const;
   /// The rows of positions of an image: one for each patch, and the class token's.

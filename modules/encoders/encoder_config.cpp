@@ -49,7 +49,8 @@ EncoderHead head_of(models::HubConfigFile& config, const EncoderFamily& family) 
   const std::pair<std::string_view, EncoderHead> classes[] = {
       {family.base_class, EncoderHead::none},
       {family.token_class, EncoderHead::masked_tokens},
-      {family.class_class, EncoderHead::classes}};
+      {family.class_class, EncoderHead::classes},
+      {family.token_classes_class, EncoderHead::token_classes}};
   std::vector<std::string> known;
   for (const auto& [name, head] : classes) {
     if (!name.empty() && own == name) {
@@ -74,6 +75,8 @@ std::string_view class_of(const EncoderFamily& family, EncoderHead head) {
       return family.token_class;
     case EncoderHead::classes:
       return family.class_class;
+    case EncoderHead::token_classes:
+      return family.token_classes_class;
   }
   fail("encoder: no such head");
 }
@@ -101,7 +104,7 @@ EncoderConfig parse_encoder_config(std::string_view text, const std::string& nam
   in.check_folder();
   config.shape.head = head_of(in, family);
   config.labels = in.labels();
-  if (config.shape.head == EncoderHead::classes) {
+  if (config.shape.tells_classes()) {
     config.shape.classes = std::ssize(config.labels);
     in.only("problem_type", "\"single_label_classification\"", "a row has one class");
     if (config.labels.size() < 2) {
@@ -142,7 +145,7 @@ std::string encoder_config_text(const EncoderConfig& config) {
   for (const models::HubKey& key : family->write(config.shape)) {
     json[key.key] = parse_json(key.json);
   }
-  if (config.shape.head == EncoderHead::classes) {
+  if (config.shape.tells_classes()) {
     Json names = Json::object();
     Json numbers = Json::object();
     for (std::size_t i = 0; i < config.labels.size(); ++i) {
@@ -159,7 +162,7 @@ std::string encoder_config_text(const EncoderConfig& config) {
   return json_text(json, 2);
 }
 
-EncoderConfig with_labels(EncoderConfig config, std::vector<std::string> labels) {
+EncoderConfig with_labels(EncoderConfig config, std::vector<std::string> labels, EncoderHead head) {
   const std::set<std::string> different(labels.begin(), labels.end());
   if (labels.size() < 2 || different.size() < labels.size()) {
     fail_input(
@@ -169,12 +172,19 @@ EncoderConfig with_labels(EncoderConfig config, std::vector<std::string> labels)
          .got = fmt::format("{} labels, {} of them different", labels.size(), different.size())});
   }
   const EncoderFamily& family = *find_encoder_family(config.family);
+  if (class_of(family, head).empty()) {
+    fail_input({.thing = "encoder",
+                .wrong = fmt::format("transformers has no class of the family '{}' that tells "
+                                     "the classes of tokens",
+                                     config.family),
+                .advice = "set train.objective = \"classification\""});
+  }
   config.labels = std::move(labels);
   config.shape.classes = std::ssize(config.labels);
-  config.shape.head = EncoderHead::classes;
+  config.shape.head = head;
   // What depends on the head follows from the family.
   models::HubConfigFile again(encoder_config_text(config), config.family);
-  EncoderShape shape{.head = EncoderHead::classes};
+  EncoderShape shape{.head = head};
   family.read(again, shape);
   again.throw_if_any();
   shape.classes = config.shape.classes;

@@ -30,8 +30,9 @@ std::optional<EncoderConfig> stored_encoder(std::string_view meta, const std::st
 /// config.json in Hugging Face's words: parse_encoder_config's inverse.
 std::string encoder_config_text(const EncoderConfig& config);
 
-/// The same encoder as a classifier with these labels. Error (input): there are fewer than two, or
-/// one is there twice.
-EncoderConfig with_labels(EncoderConfig config, std::vector<std::string> labels);
+/// The same encoder as a classifier with these labels, of rows or of tokens (`head`). Errors
+/// (input): there are fewer than two, or one is there twice; the family has no such class.
+EncoderConfig with_labels(EncoderConfig config, std::vector<std::string> labels,
+                          EncoderHead head = EncoderHead::classes);
 
 }  // namespace tessera::encoders

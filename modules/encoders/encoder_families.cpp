@@ -136,7 +136,7 @@ void read_bert(HubConfigFile& config, EncoderShape& shape) {
   shape.activation = read_activation(config, "hidden_act");
   read_dropout(config, shape, 0.1);
   shape.head_dropout = config.rate("classifier_dropout", shape.ffn_dropout);
-  shape.pooler = shape.head != EncoderHead::masked_tokens;
+  shape.pooler = shape.head == EncoderHead::none || shape.head == EncoderHead::classes;
   shape.transform = shape.head == EncoderHead::masked_tokens;
   if (shape.transform) {
     shape.transform_activation = shape.activation;
@@ -310,6 +310,7 @@ EncoderFamily bert() {
           .base_class = "BertModel",
           .token_class = "BertForMaskedLM",
           .class_class = "BertForSequenceClassification",
+          .token_classes_class = "BertForTokenClassification",
           .read = read_bert,
           .write = write_bert,
           .prefix = "bert.",
@@ -343,6 +344,7 @@ EncoderFamily modernbert() {
       .base_class = "ModernBertModel",
       .token_class = "ModernBertForMaskedLM",
       .class_class = "ModernBertForSequenceClassification",
+      .token_classes_class = "ModernBertForTokenClassification",
       .read = read_modernbert,
       .write = write_modernbert,
       .prefix = "model.",
@@ -365,6 +367,7 @@ EncoderFamily vit() {
           .base_class = "ViTModel",
           .token_class = "",
           .class_class = "ViTForImageClassification",
+          .token_classes_class = "",
           .read = read_vit,
           .write = write_vit,
           .prefix = "vit.",

@@ -28,6 +28,7 @@ struct EncoderFamily {
   std::string_view base_class;
   std::string_view token_class;
   std::string_view class_class;
+  std::string_view token_classes_class;
   /// The sizes and properties of a config.json, whose head is known; problems go to `config`.
   void (*read)(models::HubConfigFile& config, EncoderShape& shape);
   /// What `read` has read; those of labels and classes follow.

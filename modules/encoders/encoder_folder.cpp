@@ -25,18 +25,7 @@ import :encoder_families;
 import :encoder_folder;
 
 namespace tessera::encoders {
-namespace {
-
 namespace fs = std::filesystem;
-
-DType dtype_of(const std::string& name) {
-  return name == "bfloat16"  ? DType::bf16
-         : name == "float16" ? DType::f16
-         : name == "float64" ? DType::f64
-                             : DType::f32;
-}
-
-}  // namespace
 
 EncoderFolder::EncoderFolder(const std::string& folder) {
   const std::string file = (fs::path(folder) / "config.json").string();
@@ -55,8 +44,8 @@ EncoderFolder::EncoderFolder(const std::string& folder) {
   }
 }
 
-void EncoderFolder::set_labels(std::vector<std::string> labels) {
-  config_ = with_labels(std::move(config_), std::move(labels));
+void EncoderFolder::set_labels(std::vector<std::string> labels, EncoderHead head) {
+  config_ = with_labels(std::move(config_), std::move(labels), head);
   new_head_ = true;
 }
 
@@ -104,7 +93,7 @@ void write_encoder_folder(const EncoderConfig& config, const TensorSource& param
   fs::create_directories(folder);
   ExportOptions options;
   if (!config.dtype.empty()) {
-    options.dtype = dtype_of(config.dtype);
+    options.dtype = hub::type_named(config.dtype);
   }
   export_weights(named, folder, options);
   write_text((fs::path(folder) / "config.json").string(), encoder_config_text(config));

@@ -18,9 +18,9 @@ class EncoderFolder {
   explicit EncoderFolder(const std::string& folder);
 
   const EncoderConfig& config() const { return config_; }
-  /// The model becomes a classifier with these labels, whose head is not the folder's. Error
-  /// (input): see with_labels().
-  void set_labels(std::vector<std::string> labels);
+  /// The model becomes a classifier with these labels, of rows or of tokens, whose head is not the
+  /// folder's. Error (input): see with_labels().
+  void set_labels(std::vector<std::string> labels, EncoderHead head = EncoderHead::classes);
 
   /// The model on the meta device. Error (input) that names all tensors that are missing, or too
   /// many, or have another shape than config.json says.

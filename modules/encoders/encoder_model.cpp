@@ -66,7 +66,7 @@ EncoderModel::EncoderModel(const EncoderShape& shape) : shape_(shape) {
     }
     last_ = last;
   }
-  if (shape.head == EncoderHead::classes) {
+  if (shape.head == EncoderHead::classes || shape.head == EncoderHead::token_classes) {
     if (shape.head_dropout > 0) {
       dropout_ = add_child<nn::Dropout>("dropout", shape.head_dropout);
     }
@@ -87,14 +87,17 @@ Tensor EncoderModel::first_pooled(const Tensor& hidden) const {
 
 Tensor EncoderModel::class_logits(const Tensor& hidden, const Tensors& inputs) const {
   const Tensor mask = shape_.takes_images() ? Tensor() : inputs[1];
-  Tensor row = pooler_ ? first_pooled(hidden) : pooled(hidden, mask, shape_.pooling);  // (B, C)
+  return told(pooler_ ? first_pooled(hidden) : pooled(hidden, mask, shape_.pooling));  // (B, C)
+}
+
+Tensor EncoderModel::told(Tensor states) const {
   if (head_) {
-    row = (*head_)(row);
+    states = (*head_)(states);
   }
   if (dropout_) {
-    row = (*dropout_)(row);
+    states = (*dropout_)(states);
   }
-  return (*last_)(row);
+  return (*last_)(states);
 }
 
 Tensors EncoderModel::forward(const Tensors& inputs) {
@@ -106,6 +109,8 @@ Tensors EncoderModel::forward(const Tensors& inputs) {
       return {(*last_)(head_ ? (*head_)(hidden) : hidden)};
     case EncoderHead::classes:
       return {class_logits(hidden, inputs)};
+    case EncoderHead::token_classes:
+      return {told(hidden)};
   }
   fail("encoder: no such head");
 }

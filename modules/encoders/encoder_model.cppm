@@ -21,8 +21,9 @@ class TransformHead : public nn::Module {
 
 /// An encoder with its head. Inputs: those of Encoder. Outputs: hidden states [B, T, dim], and
 /// what the pooler makes of them [B, dim] if there is one; logits of tokens [B, T, vocab]; or
-/// logits of classes [B, classes]. Built on the meta device. Children model (Encoder), pooler,
-/// head, dropout, lm_head or classifier, and "loss" beside the model.
+/// logits of classes [B, classes], or of those of tokens [B, T, classes]. Built on the meta device.
+/// Children model (Encoder), pooler, head, dropout, lm_head or classifier, and "loss" beside the
+/// model.
 class EncoderModel : public nn::Module {
  public:
   /// Errors (input): those of EncoderShape::check.
@@ -47,6 +48,8 @@ class EncoderModel : public nn::Module {
  private:
   Tensor class_logits(const Tensor& hidden, const Tensors& inputs) const;
   Tensor first_pooled(const Tensor& hidden) const;
+  /// What head, dropout and classifier make of states.
+  Tensor told(Tensor states) const;
 
   EncoderShape shape_;
   std::shared_ptr<Encoder> model_;

@@ -87,6 +87,13 @@ void check_stored_sizes(const ModelShape& shape, const TensorSource& stored,
   }
 }
 
+DType type_named(std::string_view name) {
+  return name == "bfloat16"  ? DType::bf16
+         : name == "float16" ? DType::f16
+         : name == "float64" ? DType::f64
+                             : DType::f32;
+}
+
 void set_stored_type(ModelShape& shape, const TensorSource& stored) {
   if (shape.dtype.empty()) {
     const std::string first = family_of(shape).sized_tensors(sizes_of(shape)).front().parameter;

@@ -19,4 +19,7 @@ void check_stored_sizes(const ModelShape& shape, const TensorSource& stored,
 /// The type of an exported file is that of the first stored tensor, where config.json does not say.
 void set_stored_type(ModelShape& shape, const TensorSource& stored);
 
+/// The type that config.json calls so: "bfloat16", "float16", "float64"; otherwise f32.
+DType type_named(std::string_view name);
+
 }  // namespace tessera::hub

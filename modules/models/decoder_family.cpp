@@ -574,6 +574,12 @@ std::shared_ptr<nn::LanguageModel> DecoderFamily::build(const ModelSizes& sizes,
   return std::make_shared<nn::DecoderLM>(shape);
 }
 
+std::shared_ptr<nn::DecoderClassifier> DecoderFamily::build_classifier(const ModelSizes& sizes,
+                                                                       std::int64_t classes,
+                                                                       std::int64_t padding) const {
+  return std::make_shared<nn::DecoderClassifier>(shape_of(sizes), classes, padding);
+}
+
 namespace {
 
 /// Recurrent layers are split by heads; one key head is whole on each rank, with all that uses it.

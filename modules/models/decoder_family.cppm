@@ -168,7 +168,8 @@ struct DecoderGguf {
 
 /// What distinguishes a family of decoders.
 struct DecoderTraits {
-  std::string architecture;  // the class in transformers
+  std::string architecture;     // the class in transformers
+  std::string classifier = {};  // see ModelFamily::classifier; empty: there is none
   SpecialTokens special_tokens = {.bos = 1, .eos = 2};
   /// Of all its models, besides sizes and properties. Its rope_theta, norm_eps and tie_embeddings
   /// are what a config without these keys has.
@@ -236,6 +237,10 @@ class DecoderFamily : public ModelFamily {
   TensorSplit tensor_split(const ModelSizes& sizes) const override;
   std::shared_ptr<nn::LanguageModel> build(const ModelSizes& sizes, double dropout) const override;
   std::string architecture() const override { return traits_.architecture; }
+  std::string classifier() const override { return traits_.classifier; }
+  std::shared_ptr<nn::DecoderClassifier> build_classifier(const ModelSizes& sizes,
+                                                          std::int64_t classes,
+                                                          std::int64_t padding) const override;
   SpecialTokens special_tokens() const override { return traits_.special_tokens; }
   ModelSizes read(HubConfig& config) const override;
   std::vector<HubKey> write(const ModelSizes& sizes) const override;

@@ -15,6 +15,7 @@ module tessera.models;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.nn;
 import :gguf_form;
 import :decoder_family;
 
@@ -29,6 +30,11 @@ ModelFamily::~ModelFamily() = default;
 
 std::int64_t ModelFamily::longest_sequence(const ModelSizes& /*sizes*/) const { return 0; }
 SpecialTokens ModelFamily::special_tokens() const { return {}; }
+std::string ModelFamily::classifier() const { return ""; }
+std::shared_ptr<nn::DecoderClassifier> ModelFamily::build_classifier(
+    const ModelSizes& /*sizes*/, std::int64_t /*classes*/, std::int64_t /*padding*/) const {
+  fail(architecture() + ": transformers has no such model that tells classes");
+}
 std::vector<HubTensor> ModelFamily::tensors(const ModelSizes& /*sizes*/) const { return {}; }
 TensorSplit ModelFamily::tensor_split(const ModelSizes&) const { return {}; }
 std::string ModelFamily::base_prefix() const { return ""; }

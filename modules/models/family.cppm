@@ -82,6 +82,14 @@ class ModelFamily {
   // Hugging Face's format.
   /// The class in transformers: "LlamaForCausalLM".
   virtual std::string architecture() const = 0;
+  /// The class in transformers of such a model that tells the class of a row by a projection
+  /// `score` of its last token: "LlamaForSequenceClassification". The default: there is none.
+  virtual std::string classifier() const;
+  /// That model on the meta device, without a head for tokens. `padding`: the token behind a row's
+  /// end. Error: there is no such class.
+  virtual std::shared_ptr<nn::DecoderClassifier> build_classifier(const ModelSizes& sizes,
+                                                                  std::int64_t classes,
+                                                                  std::int64_t padding) const;
   virtual SpecialTokens special_tokens() const;
   /// The sizes of a folder's config.json, complete; problems go to `config`.
   virtual ModelSizes read(HubConfig& config) const = 0;

@@ -20,4 +20,5 @@ export import :attention;             // Attention, LatentAttention, PositionEmb
 export import :mixture;               // mixtures of experts: routing, loads, balance
 export import :linear_cross_entropy;  // a product and its loss, in parts
 export import :language_model;        // LanguageModel: loss, cache, recomputed blocks
+export import :decoder_classifier;    // a decoder that tells the class of a row
 export import :decoder;  // decoders as Llama, Qwen and Gemma, with Hugging Face's names

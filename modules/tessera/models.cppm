@@ -65,6 +65,9 @@ using data::ChatTemplate, data::DocumentOptions, data::Documents, data::EncodedT
     data::TrainOn;
 using data::DocumentRows, data::ignored_target, data::Mixture, data::PackedRows, data::Packing,
     data::Permutation, data::PreferenceRows, data::RowSource, data::WeightedRows, data::Windows;
+// Images of files.
+using data::decode_image, data::Image, data::ImageFilter, data::ImageForm, data::ImageRows,
+    data::LabelledImages, data::resized;
 
 }  // namespace tessera::data
 
@@ -72,7 +75,8 @@ export namespace tessera::encoders {
 
 // Encoders of texts and images, and their folders.
 using encoders::encoder_from_folder, encoders::EncoderConfig, encoders::EncoderFolder,
-    encoders::EncoderHead, encoders::EncoderModel, encoders::EncoderShape, encoders::Pooling,
-    encoders::token_rows, encoders::TokenRows, encoders::write_encoder_folder;
+    encoders::EncoderHead, encoders::EncoderModel, encoders::EncoderShape,
+    encoders::image_processor_of, encoders::ImageProcessor, encoders::Pooling, encoders::token_rows,
+    encoders::TokenRows, encoders::write_encoder_folder;
 
 }  // namespace tessera::encoders

@@ -36,9 +36,9 @@ using runs::CheckpointConfig, runs::DataConfig, runs::DpoConfig, runs::ExpertsCo
     runs::StyleConfig, runs::TraceConfig, runs::TrainConfig;
 
 // Its parts: what is checked before the ranks start, and one rank's trainer.
-using runs::Batch, runs::data_task_of, runs::Dataset, runs::DataTask, runs::language_model,
-    runs::language_of, runs::LanguageTask, runs::ModelFacts, runs::open_data_task,
-    runs::open_language_task;
+using runs::Batch, runs::data_task_of, runs::DataReader, runs::Dataset, runs::DataTask,
+    runs::language_model, runs::language_of, runs::LanguageTask, runs::ModelFacts,
+    runs::open_data_task, runs::open_language_task;
 using runs::check_run, runs::check_start, runs::Facts, runs::facts_of, runs::open_run,
     runs::OpenedRun, runs::Run, runs::StartPoint, runs::Trial;
 using runs::Measures, runs::Objective, runs::StepMetrics, runs::Trainer;

@@ -14,6 +14,7 @@ import tessera.runs;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.hub;
+import tessera.encoders;
 import tessera.app.plan;
 
 using namespace tessera;
@@ -77,6 +78,17 @@ const fuzz::Target model_config{
      "tests/reference/data/decoders/phi3/config.json",
      "tests/reference/data/decoders/qwen2_moe/config.json",
      "tests/reference/data/decoders/mistral/config.json"}};
+
+const fuzz::Target image_processor{
+    "image_processor",
+    [](std::string_view input) {
+      const encoders::EncoderShape shape{.image_size = 12, .patch_size = 4, .channels = 3};
+      const encoders::ImageProcessor images(input, "preprocessor_config.json", shape);
+      const encoders::ImageProcessor again(images.text(), "again", shape);
+      fuzz::expect(again.text() == images.text(),
+                   "preprocessor_config.json: what is written is another processor");
+    },
+    {"tests/reference/data/image_classification/vit/preprocessor_config.json"}};
 
 const fuzz::Target adapter_config{
     "adapter_config",

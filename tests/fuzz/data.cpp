@@ -82,4 +82,19 @@ const fuzz::Target npy{
                    "npy: the tokens are not the rest of the file");
     }};
 
+const fuzz::Target image{
+    "image",
+    [](std::string_view input) {
+      const data::Image found = data::decode_image(std::as_bytes(std::span(input)), "image");
+      fuzz::expect(found.pixels.size() == static_cast<std::size_t>(found.height * found.width * 3),
+                   "image: its pixels are not those of its size");
+      const data::Image small = data::resized(found, 3, 5, data::ImageFilter::bicubic);
+      fuzz::expect(small.pixels.size() == 45, "image: its pixels are not those of its new size");
+    },
+    {"tests/reference/data/image_classification/images/00.jpg",
+     "tests/reference/data/image_classification/images/01.png",
+     "tests/reference/data/image_classification/images/02.png",
+     "tests/reference/data/image_classification/images/03.jpg",
+     "tests/reference/data/image_classification/images/04.png"}};
+
 }  // namespace

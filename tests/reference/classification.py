@@ -3,18 +3,28 @@
 
 data/classification: texts.jsonl and validation.jsonl, curves.json with the losses of 12 steps of AdamW (8 rows a step, in
 order) of the folders families/bert and families/modernbert, and the loss and accuracy of the validation after them, of all
-its rows and of five that are spread evenly; and bert.pt2, the first model as a program of torch.export."""
+its rows and of five that are spread evenly; bert.pt2, the first model as a program of torch.export; and the same of decoders with
+a score head (DECODERS, small models with random weights), of which all but llama have three steps."""
 
 import json
 import random
 
 import torch
-from transformers import AutoModelForSequenceClassification, BertTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, BertTokenizer
 
 from common import DATA, VERSIONS, fresh, write_json
 
 OUT = DATA / "classification"
 STEPS, BATCH, LENGTH = 12, 8, 16
+DECODERS = {
+    "llama": {"attention_bias": False},
+    "qwen3": {},
+    "gemma2": {"query_pre_attn_scalar": 8, "sliding_window": 8, "head_dim": 8},
+    "phi3": {},
+    "gpt_neox": {"hidden_dropout": 0.0, "classifier_dropout": 0.0},
+    "falcon": {"alibi": False, "bias": True, "hidden_dropout": 0.0},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1},
+}
 SUBJECTS = {"LABEL_0": ["cat", "dog"], "LABEL_1": ["ship", "fish"], "LABEL_2": ["house", "tree"]}
 
 
@@ -39,12 +49,29 @@ def rows(tokenizer, found):
     return tokens["input_ids"], tokens["attention_mask"], torch.tensor([int(record["label"][-1]) for record in found])
 
 
-def curve(name, training, validation):
-    model = AutoModelForSequenceClassification.from_pretrained(DATA / "families" / name).double()
+def decoder(name, tokenizer):
+    """A small decoder with a score head, as a folder."""
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+             "max_position_embeddings": 64, "initializer_range": 0.2, "num_labels": 3, "bos_token_id": None, "eos_token_id": None,
+             "pad_token_id": tokenizer.pad_token_id, "attention_dropout": 0.0}
+    if name not in ("gpt_neox", "falcon"):
+        sizes["num_key_value_heads"] = 1
+    if name == "qwen3":
+        sizes["head_dim"] = 8
+    config = AutoConfig.for_model(name, **sizes, **DECODERS[name])
+    torch.manual_seed(7)
+    folder = OUT / name
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
+    return folder
+
+
+def curve(folder, training, validation, steps=STEPS):
+    model = AutoModelForSequenceClassification.from_pretrained(folder, experts_implementation="eager").double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     loss_of = lambda ids, mask, labels: model(input_ids=ids, attention_mask=mask, labels=labels)
     losses = []
-    for step in range(STEPS):
+    for step in range(steps):
         part = slice(step * BATCH % len(training[0]), step * BATCH % len(training[0]) + BATCH)
         optimizer.zero_grad()
         loss = loss_of(*(x[part] for x in training)).loss
@@ -87,7 +114,9 @@ def main():
     write_records("texts.jsonl", texts)
     write_records("validation.jsonl", others)
     training, validation = rows(tokenizer, texts), rows(tokenizer, others)
-    curves = {name: curve(name, training, validation) for name in ("bert", "modernbert")}
+    curves = {name: curve(DATA / "families" / name, training, validation) for name in ("bert", "modernbert")}
+    for name in DECODERS:
+        curves[name] = curve(decoder(name, tokenizer), training, validation, STEPS if name == "llama" else 3)
     write_json(OUT / "curves.json", {**curves, "made_with": VERSIONS})
     export("bert", training[0][:4], training[1][:4])
     for name, found in curves.items():

@@ -5,9 +5,11 @@ module;
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -43,14 +45,6 @@ namespace tessera::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// PyTorch's name of a floating type.
-DType dtype_of(const std::string& name) {
-  return name == "bfloat16"  ? DType::bf16
-         : name == "float16" ? DType::f16
-         : name == "float64" ? DType::f64
-                             : DType::f32;
-}
 
 /// The folder that the run started from; empty: none.
 std::string start_folder(const CheckpointReader& reader) {
@@ -234,7 +228,8 @@ void export_adapter(const ExportArguments& arguments, const CheckpointReader& re
   std::size_t tensors = 0;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     const std::string base = start_folder(reader);
-    tensors = hub::write_peft(reader, updates, "model.", base, dtype_of(dtype), folder.string());
+    tensors =
+        hub::write_peft(reader, updates, "model.", base, hub::type_named(dtype), folder.string());
   });
   fmt::print(
       "{} tensors of the updates of {} layers as {}, and adapter_config.json, written to "
@@ -254,7 +249,7 @@ ExportedFiles write_hub(const ExportSource& source, const hub::ModelShape& model
   write_text((folder / "generation_config.json").string(), hub::generation_config(model));
   const std::size_t tensors =
       checkpoint_format("safetensors")
-          .write(SelectedTensors(named, {.dtype = dtype_of(model.dtype)}), folder.string(),
+          .write(SelectedTensors(named, {.dtype = hub::type_named(model.dtype)}), folder.string(),
                  {.max_file_bytes = arguments.max_file_bytes})
           .tensors;
   return {tensors, ", config.json and generation_config.json" +
@@ -357,31 +352,69 @@ int run_checkpoint_verify(const std::string& path) {
 
 namespace {
 
-/// An encoder as a folder of transformers.
-void export_encoder(const ExportArguments& arguments, const hub::WholeCheckpoint& whole,
-                    encoders::EncoderConfig config) {
+/// How a checkpoint's model that tells classes becomes a folder of transformers.
+struct ClassFolder {
+  std::string what;    // "an encoder (bert)"
+  std::string& dtype;  // of the config that `write` writes
+  std::size_t labels = 0;
+  std::function<void(const TensorSource&, const std::string&)> write;
+};
+
+void export_classes(const ExportArguments& arguments, const hub::WholeCheckpoint& whole,
+                    const ClassFolder& model) {
   const CheckpointReader& reader = whole.reader();
   if (arguments.adapter || arguments.gguf) {
-    fail_input(
-        {.thing = reader.path(),
-         .wrong = fmt::format("its model is an encoder, {}, which is exported as a folder of "
-                              "transformers only",
-                              config.family),
-         .advice = arguments.adapter ? "leave out --adapter" : "leave out --format"});
+    fail_input({.thing = reader.path(),
+                .wrong = fmt::format("its model is {}, which is exported as a folder of "
+                                     "transformers only",
+                                     model.what),
+                .advice = arguments.adapter ? "leave out --adapter" : "leave out --format"});
   }
   if (!arguments.dtype.empty()) {
-    config.dtype = arguments.dtype;
+    model.dtype = arguments.dtype;
   }
   const hub::Updates updates = hub::stored_updates(reader.meta(), reader.path());
   const hub::MergedWeights merged(whole.tensors(), updates, "model.");
   std::string with;
   write_folder(arguments.folder, [&](const fs::path& folder) {
-    encoders::write_encoder_folder(config, merged, folder.string(), "model.");
+    model.write(merged, folder.string());
+    const std::string images = encoders::stored_image_processor(reader.meta());
+    if (!images.empty()) {
+      write_text((folder / "preprocessor_config.json").string(), images);
+      with = ", preprocessor_config.json";
+      return;
+    }
     with = arguments.no_tokenizer ? "" : carry_tokenizer(source_of(reader), folder);
   });
-  fmt::print("an encoder ({}) with {} as {}, config.json{} written to {}\n", config.family,
-             count_text(std::ssize(config.labels), "label"),
-             config.dtype.empty() ? "float32" : config.dtype, with, arguments.folder);
+  fmt::print("{} with {} as {}, config.json{} written to {}\n", model.what,
+             count_text(model.labels, "label"), model.dtype.empty() ? "float32" : model.dtype, with,
+             arguments.folder);
+}
+
+/// Exports a model that tells classes; false: it is another one.
+bool exports_classes(const ExportArguments& arguments, const hub::WholeCheckpoint& whole) {
+  const CheckpointReader& reader = whole.reader();
+  if (auto encoder = encoders::stored_encoder(reader.meta(), reader.path())) {
+    export_classes(arguments, whole,
+                   {.what = fmt::format("an encoder ({})", encoder->family),
+                    .dtype = encoder->dtype,
+                    .labels = encoder->labels.size(),
+                    .write = [&](const TensorSource& tensors, const std::string& folder) {
+                      encoders::write_encoder_folder(*encoder, tensors, folder, "model.");
+                    }});
+    return true;
+  }
+  if (auto decoder = hub::stored_classifier(reader.meta(), reader.path())) {
+    export_classes(arguments, whole,
+                   {.what = fmt::format("a decoder ({})", decoder->model.family),
+                    .dtype = decoder->model.dtype,
+                    .labels = decoder->labels.size(),
+                    .write = [&](const TensorSource& tensors, const std::string& folder) {
+                      hub::write_classifier_folder(*decoder, tensors, folder, "model.");
+                    }});
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -446,8 +479,7 @@ int run_checkpoint_export(const ExportArguments& arguments) {
                                    arguments.adapter ? hub::BaseUse::names : hub::BaseUse::values,
                                    arguments.base);
   const CheckpointReader& reader = whole.reader();
-  if (auto encoder = encoders::stored_encoder(reader.meta(), path)) {
-    export_encoder(arguments, whole, std::move(*encoder));
+  if (exports_classes(arguments, whole)) {
     return 0;
   }
   hub::ModelShape model = hub::stored_model(reader.meta(), path);

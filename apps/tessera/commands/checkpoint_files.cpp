@@ -57,6 +57,9 @@ RunStatements about(const TensorSource& source) {
   if (const auto encoder = encoders::stored_encoder(source.meta(), source.path())) {
     result.model = fmt::format("{}: an encoder with {}", encoder->family,
                                count_text(std::ssize(encoder->labels), "label"));
+  } else if (const auto decoder = hub::stored_classifier(source.meta(), source.path())) {
+    result.model = fmt::format("{}: a decoder with {}", decoder->model.family,
+                               count_text(std::ssize(decoder->labels), "label"));
   } else if (meta.contains("model")) {
     const hub::ModelShape model = hub::stored_model(source.meta(), source.path());
     std::optional<hub::WholeCheckpoint> whole;

@@ -5,6 +5,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -58,18 +59,26 @@ std::string token_text(const runs::Dataset& data, std::int64_t id) {
 struct ShownToken {
   std::int64_t id = 0;
   bool trained = false;
-  bool begins = false;  // another document than that of the token before
+  bool begins = false;     // another document than that of the token before
+  std::string label = {};  // its class; empty: it has none of its own
 };
 
 /// The tokens of a row, without the padding behind it.
-std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, std::int64_t row) {
+std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, std::int64_t row,
+                                  bool tags) {
+  if (data.has_images()) {
+    return {};
+  }
   const runs::Batch batch = data.rows(step, row, 1);
   const data::Mixture::SourceRow place = data.place_of(step, row);
   const data::RowSource& source = data.training().source(place.source);
   std::vector<ShownToken> tokens;
-  if (!data.labels().empty()) {  // the targets are the row's class
-    for (std::int64_t i = 0; i < source.used(place.row); ++i) {
-      tokens.push_back({batch.inputs[static_cast<std::size_t>(i)], false});
+  if (!data.labels().empty()) {  // the targets are the row's class, or those of words
+    for (std::size_t i = 0; i < static_cast<std::size_t>(source.used(place.row)); ++i) {
+      tokens.push_back({.id = batch.inputs[i]});
+      if (tags && batch.targets[i] >= 0) {
+        tokens.back().label = data.labels()[static_cast<std::size_t>(batch.targets[i])];
+      }
     }
     return tokens;
   }
@@ -87,19 +96,34 @@ std::vector<ShownToken> tokens_of(const runs::Dataset& data, std::int64_t step, 
   return tokens;
 }
 
+/// What is trained of a row.
+std::string trained_text(const runs::Dataset& data, std::int64_t step, std::int64_t row,
+                         const std::vector<ShownToken>& tokens, bool tags) {
+  if (data.labels().empty()) {
+    return fmt::format("{} trained", std::ranges::count_if(tokens, &ShownToken::trained));
+  }
+  if (tags) {
+    const auto count =
+        std::ranges::count_if(tokens, [](const ShownToken& token) { return !token.label.empty(); });
+    return count_text(count, "label");
+  }
+  const auto own = static_cast<std::size_t>(data.rows(step, row, 1).targets[0]);
+  return fmt::format("label {}", shown(data.labels()[own], 60));
+}
+
 std::string title_of(const runs::Dataset& data, std::int64_t step, std::int64_t row,
-                     const std::vector<ShownToken>& tokens) {
+                     const std::vector<ShownToken>& tokens, bool tags) {
   const data::Mixture::SourceRow place = data.place_of(step, row);
   const runs::OpenedSource& source = data.sources()[place.source];
   const std::string where = data.training().source(place.source).where(place.row);
-  const std::string from = source.documents ? where : fmt::format("{}, {}", source.key, where);
-  const std::string what =
-      data.labels().empty()
-          ? fmt::format("{} trained", std::ranges::count_if(tokens, &ShownToken::trained))
-          : fmt::format(
-                "label {}",
-                shown(data.labels()[static_cast<std::size_t>(data.rows(step, row, 1).targets[0])],
-                      60));
+  const std::string from = source.tokens ? fmt::format("{}, {}", source.key, where) : where;
+  const std::string what = trained_text(data, step, row, tokens, tags);
+  if (source.images) {
+    const data::ImageForm& form = source.images->form();
+    return fmt::format("step {}, row {}: {}: {}, {} x {}, {}", step + 1, row, from,
+                       source.images->path(data.rows(step, row, 1).inputs[0]), form.width,
+                       form.height, what);
+  }
   return fmt::format("step {}, row {}: {}: {} tokens, {}", step + 1, row, from, tokens.size(),
                      what);
 }
@@ -107,7 +131,9 @@ std::string title_of(const runs::Dataset& data, std::int64_t step, std::int64_t 
 std::string as_text(const runs::Dataset& data, const std::vector<ShownToken>& tokens, bool colour) {
   std::string text;
   for (const ShownToken& token : tokens) {
-    const std::string shown = fmt::format("{}|{}", token_text(data, token.id), token.id);
+    const std::string shown =
+        fmt::format("{}|{}{}", token_text(data, token.id), token.id,
+                    token.label.empty() ? "" : "=" + tessera::shown(token.label, 60));
     text += token.begins ? "\n" : "";
     text += token.trained ? fmt::format("{}{{{}}}{} ", colour ? "\x1b[32m" : "", shown,
                                         colour ? "\x1b[0m" : "")
@@ -131,11 +157,24 @@ sub { color: #888; }
 std::string as_html(const runs::Dataset& data, const std::vector<ShownToken>& tokens) {
   std::string text;
   for (const ShownToken& token : tokens) {
-    text += fmt::format("{}<span{}>{}<sub>{}</sub></span>\n", token.begins ? "<br>\n" : "",
+    text += fmt::format("{}<span{}>{}<sub>{}{}</sub></span>\n", token.begins ? "<br>\n" : "",
                         token.trained ? " class=\"trained\"" : "",
-                        escape_markup(token_text(data, token.id)), token.id);
+                        escape_markup(token_text(data, token.id)), token.id,
+                        token.label.empty() ? "" : " " + escape_markup(shown(token.label, 60)));
   }
   return "<p>\n" + text + "</p>\n";
+}
+
+/// The members of records that nothing reads.
+void add_unread(TableRows& rows, const std::map<std::string, std::int64_t>& unread) {
+  if (unread.empty()) {
+    return;
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, count] : unread) {
+    names.push_back(fmt::format("{} ({})", shown(name, 30), count));
+  }
+  rows.push_back({"not read", "members of records: " + join_words(names)});
 }
 
 }  // namespace
@@ -143,10 +182,11 @@ std::string as_html(const runs::Dataset& data, const std::vector<ShownToken>& to
 int run_data_show(const TrainArguments& arguments, const DataShowArguments& shown) {
   const OpenedData run = opened(arguments);
   const std::int64_t batch = run.config.train.batch;
+  const bool tags = run.config.tags();
   std::string page(shown.html.empty() ? "" : page_head);
   for (std::int64_t i = 0; i < shown.rows; ++i) {
-    const std::vector<ShownToken> tokens = tokens_of(run.task->data(), i / batch, i % batch);
-    const std::string title = title_of(run.task->data(), i / batch, i % batch, tokens);
+    const std::vector<ShownToken> tokens = tokens_of(run.task->data(), i / batch, i % batch, tags);
+    const std::string title = title_of(run.task->data(), i / batch, i % batch, tokens, tags);
     if (shown.html.empty()) {
       fmt::print("{}\n{}\n", title, as_text(run.task->data(), tokens, colour_on_stdout()));
     } else {
@@ -166,6 +206,10 @@ int run_data_check(const TrainArguments& arguments) {
   const runs::Dataset& data = run.task->data();
   TableRows rows = data_rows(run.config, data);
   for (const runs::OpenedSource& source : data.sources()) {
+    if (source.images) {
+      rows.push_back({source.key, count_text(source.images->size(), "image")});
+      add_unread(rows, source.images->unread());
+    }
     if (!source.documents) {
       continue;
     }
@@ -176,13 +220,7 @@ int run_data_check(const TrainArguments& arguments) {
                                             source.documents->size() / of_record,
                                             of_record == 1 ? "documents" : "pairs of answers",
                                             counts.tokens, counts.trained, counts.longest)});
-    if (!counts.unread.empty()) {
-      std::vector<std::string> names;
-      for (const auto& [name, count] : counts.unread) {
-        names.push_back(fmt::format("{} ({})", shown(name, 30), count));
-      }
-      rows.push_back({"not read", "members of records: " + join_words(names)});
-    }
+    add_unread(rows, counts.unread);
     if (counts.joined > 0) {
       rows.push_back(
           {"joined", fmt::format("{} answers begin within a token, which is not trained; "

@@ -16,7 +16,7 @@ runs::RunSpec load_run_config(const TrainArguments& arguments);
 /// The words of a command line that name its plugins.
 std::vector<std::string> plugin_words(const TrainArguments& arguments);
 
-/// The command line with the steps that train.epochs makes of the data (runs::with_steps).
+/// The command line with the steps that train.epochs makes of the data (runs::with_data).
 TrainArguments with_steps(TrainArguments arguments, const runs::RunSpec& config,
                           const runs::Dataset& data);
 

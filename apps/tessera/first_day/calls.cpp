@@ -61,7 +61,7 @@ void hear_run(conformance::Recorder& recorder, const std::vector<std::string>& w
   const std::vector<std::string> overrides(words.begin() + 1, words.end());
   run.config = load_config(words[0], overrides);
   const auto task = runs::open_language_task(run.config);
-  run.config = runs::with_steps(std::move(run.config), task->data());
+  run.config = runs::with_data(std::move(run.config), task->data());
   run.task = task;
   runs::Trainer trainer(run, cpu);
   trainer.step();

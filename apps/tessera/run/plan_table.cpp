@@ -150,10 +150,14 @@ bool has_documents(const runs::Dataset& data) {
 
 std::string data_text(const runs::RunSpec& config, const runs::Dataset& data) {
   std::string text =
-      fmt::format("{}, {} tokens to train on, {} {} of {}, {}", count_text(data.files(), "file"),
-                  format_count(static_cast<double>(data.training_tokens())), data.windows(),
-                  has_documents(data) ? "rows" : "windows", config.data.seq_len,
-                  runs::word_of(config, "data.order"));
+      data.has_images()
+          ? fmt::format("{}, {} to train on, {}", count_text(data.files(), "file"),
+                        count_text(data.windows(), "image"), runs::word_of(config, "data.order"))
+          : fmt::format("{}, {} tokens to train on, {} {} of {}, {}",
+                        count_text(data.files(), "file"),
+                        format_count(static_cast<double>(data.training_tokens())), data.windows(),
+                        has_documents(data) ? "rows" : "windows", config.data.seq_len,
+                        runs::word_of(config, "data.order"));
   for (std::size_t i = 0; data.sources().size() > 1 && i < data.sources().size(); ++i) {
     text += fmt::format("{}source {}: {} rows, {:.1f}%", i == 0 ? "; " : ", ", i + 1,
                         data.training().source(i).rows(),
@@ -187,8 +191,9 @@ TableRows data_rows(const runs::RunSpec& config, const runs::Dataset& data) {
   }
   rows.push_back(
       {"validation",
-       data.validation_batches() == 0
-           ? "none"
+       data.validation_batches() == 0 ? "none"
+       : data.has_images()
+           ? count_text(data.validation_used(), "image")
            : fmt::format("{} tokens",
                          format_count(static_cast<double>(data.validation_used()) * step_tokens /
                                       static_cast<double>(config.train.batch)))});

@@ -101,7 +101,7 @@ runs::Run run_to_compare(const TrainArguments& arguments, std::int64_t steps) {
   runs::Run run;
   run.config = load_run_config(arguments);
   const auto task = runs::open_language_task(run.config);
-  run.config = runs::with_steps(std::move(run.config), task->data());
+  run.config = runs::with_data(std::move(run.config), task->data());
   if (run.config.train.steps < steps) {
     fail_input({.where = run.config.place("train.steps"),
                 .wrong = "the run is shorter than the comparison",

@@ -74,7 +74,7 @@ runs::Run run_to_plan(const TrainArguments& arguments, const PlanArguments& opti
   const runs::RunSpec epochs = load_run_config(arguments);
   run.config = epochs;
   const auto task = runs::open_language_task(run.config);
-  run.config = runs::with_steps(std::move(run.config), task->data());
+  run.config = runs::with_data(std::move(run.config), task->data());
   if (options.ranks > 0) {
     std::vector<std::string> overrides =
         with_steps(TrainArguments(arguments), epochs, task->data()).overrides;

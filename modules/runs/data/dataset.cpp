@@ -36,12 +36,6 @@ struct SourceRows {
   std::int64_t documents = 0;  // to train on
 };
 
-/// The token of positions behind a document: it is read by nobody.
-std::int64_t padding_of(const hub::ModelTokenizer& tokenizer) {
-  const tokenize::SpecialTokens& special = tokenizer.opened.special;
-  return special.pad ? *special.pad : special.eos ? *special.eos : 0;
-}
-
 /// How the sources of a run become rows.
 struct Division {
   double share = 0;  // of each source, at its end, that is set aside
@@ -49,28 +43,40 @@ struct Division {
   bool packs = false;
   std::optional<std::uint64_t> order = {};  // in which documents are packed
   std::int64_t padding = 0;
-  std::vector<std::string> labels = {};  // classes of labelled texts
+  std::vector<std::string> labels = {};  // classes of labelled records
+  bool tags = false;                     // each word has one
 };
 
-Division division_of(const RunSpec& config,
-                     const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
+Division division_of(const RunSpec& config, const DataReader& reader) {
   Division by{.length = config.data.seq_len, .packs = config.data.packs()};
+  by.tags = config.tags();
   if (config.data.order == RowOrder::shuffled) {
     by.order = hash_combine(static_cast<std::uint64_t>(config.train.seed), packing);
   }
-  by.padding = tokenizer ? padding_of(*tokenizer) : 0;
+  by.padding = reader.padding     ? *reader.padding
+               : reader.tokenizer ? padding_of(*reader.tokenizer)
+                                  : 0;
   return by;
+}
+
+/// The classes that the labels of records are.
+std::vector<std::int64_t> classes_of(const data::LabelledRecords& records, const Division& by) {
+  std::vector<std::int64_t> classes;
+  for (const std::string& label : records.labels()) {
+    classes.push_back(std::ranges::find(by.labels, label) - by.labels.begin());
+  }
+  return classes;
 }
 
 Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std::int64_t begin,
                    std::int64_t end, const Division& by) {
+  if (by.tags) {
+    return std::make_shared<data::TaggedRows>(documents, begin, end, by.padding,
+                                              classes_of(*documents, by));
+  }
   if (!by.labels.empty()) {
-    std::vector<std::int64_t> classes;
-    for (const std::string& label : documents->labels()) {
-      classes.push_back(std::ranges::find(by.labels, label) - by.labels.begin());
-    }
     return std::make_shared<data::LabelledRows>(documents, begin, end, by.padding,
-                                                std::move(classes));
+                                                classes_of(*documents, by));
   }
   if (documents->of_record() == 2) {
     return std::make_shared<data::PreferenceRows>(documents, begin, end, by.length, by.padding);
@@ -83,15 +89,21 @@ Rows document_rows(const std::shared_ptr<const data::Documents>& documents, std:
 }
 
 SourceRows divided(const OpenedSource& source, const Division& by) {
-  const std::int64_t of_record = source.tokens ? 1 : source.documents->of_record();
-  const std::int64_t all =
-      source.tokens ? source.tokens->size() : source.documents->size() / of_record;
+  const std::int64_t of_record = source.documents ? source.documents->of_record() : 1;
+  const std::int64_t all = source.documents ? source.documents->size() / of_record : source.size();
   const std::int64_t first =
       all - static_cast<std::int64_t>(std::floor(static_cast<double>(all) * by.share));
   if (source.tokens) {
     return {std::make_shared<data::Windows>(source.tokens, 0, first, by.length),
             std::make_shared<data::Windows>(source.tokens, first, all, by.length), first,
             all - first};
+  }
+  if (source.images) {
+    const auto rows = [&](std::int64_t begin, std::int64_t end) {
+      return std::make_shared<data::ImageRows>(source.images, begin, end,
+                                               classes_of(*source.images, by));
+    };
+    return {rows(0, first), rows(first, all), first, all - first, first};
   }
   const auto tokens_of = [&](std::int64_t begin, std::int64_t end) {
     std::int64_t sum = 0;
@@ -121,20 +133,19 @@ struct LabelOrder {
 /// Error (input) that names a record whose label is none of the classes.
 void check_labels(const OpenedSource& source, const std::vector<std::string>& labels,
                   bool are_given) {
-  const data::Documents& documents = *source.documents;
+  const data::LabelledRecords& records = source.labelled();
   std::int64_t missing = -1;
-  for (std::int64_t i = 0; i < std::ssize(documents.labels()) && missing < 0; ++i) {
-    if (std::ranges::find(labels, documents.labels()[static_cast<std::size_t>(i)]) ==
-        labels.end()) {
+  for (std::int64_t i = 0; i < std::ssize(records.labels()) && missing < 0; ++i) {
+    if (std::ranges::find(labels, records.labels()[static_cast<std::size_t>(i)]) == labels.end()) {
       missing = i;
     }
   }
-  for (std::int64_t i = 0; i < documents.size() && missing >= 0; ++i) {
-    if (documents.label(i) == missing) {
+  for (std::int64_t i = 0; i < records.size() && missing >= 0; ++i) {
+    if (records.has_label(i, missing)) {
       fail_input(
-          {.thing = documents.where(i),
+          {.thing = records.where(i),
            .wrong = fmt::format("the label '{}' is {}",
-                                shown(documents.labels()[static_cast<std::size_t>(missing)], 60),
+                                shown(records.labels()[static_cast<std::size_t>(missing)], 60),
                                 are_given ? "none of data.labels" : "none of the data to train on"),
            .expected = shown(join_words(labels), 200)});
     }
@@ -155,15 +166,18 @@ std::string shorter_advice(const DataConfig& data, bool batch_is_one) {
 }  // namespace
 
 Dataset::Dataset(const RunSpec& config, std::int64_t vocab)
-    : Dataset(config, vocab, open_run_tokenizer(config)) {}
+    : Dataset(config, DataReader{.tokenizer = open_run_tokenizer(config), .vocab = vocab}) {}
 
-Dataset::Dataset(const RunSpec& config, std::int64_t vocab,
-                 std::shared_ptr<const hub::ModelTokenizer> tokenizer,
+Dataset::Dataset(const RunSpec& config, DataReader reader,
                  const std::vector<std::string>& known_labels)
-    : tokenizer_(hub::limited(std::move(tokenizer), vocab)),
-      sources_(open_sources(config, vocab, tokenizer_)),
-      validation_sources_(open_validation(config, vocab, tokenizer_)),
-      seq_len_(config.data.seq_len),
+    : reader_{.tokenizer = hub::limited(std::move(reader.tokenizer), reader.vocab),
+              .vocab = reader.vocab,
+              .padding = reader.padding,
+              .images = reader.images,
+              .image_tokens = reader.image_tokens},
+      sources_(open_sources(config, reader_)),
+      validation_sources_(open_validation(config, reader_)),
+      seq_len_(reader_.images ? 1 : config.data.seq_len),
       row_sequences_(config.row_sequences()),
       batch_(config.train.batch),
       packs_(config.data.packs()) {
@@ -185,7 +199,7 @@ Dataset::Dataset(const RunSpec& config, std::int64_t vocab,
 void Dataset::find_labels(const RunSpec& config, const std::vector<std::string>& known) {
   std::set<std::string, LabelOrder> found;
   for (const OpenedSource& source : sources_) {
-    found.insert(source.documents->labels().begin(), source.documents->labels().end());
+    found.insert(source.labelled().labels().begin(), source.labelled().labels().end());
   }
   const bool are_known = std::ranges::all_of(found, [&](const std::string& label) {
     return std::ranges::find(known, label) != known.end();
@@ -203,7 +217,7 @@ void Dataset::find_labels(const RunSpec& config, const std::vector<std::string>&
 void Dataset::divide(const RunSpec& config) {
   const bool own_validation = !validation_sources_.empty();
   const double share = own_validation ? 0 : config.data.validation;
-  Division by = division_of(config, tokenizer_);
+  Division by = division_of(config, reader_);
   by.labels = labels_;
   std::vector<data::WeightedRows> training;
   RowSources validation;
@@ -222,6 +236,13 @@ void Dataset::divide(const RunSpec& config) {
   if (rows < batch_) {
     const bool documents = std::ranges::any_of(
         sources_, [](const OpenedSource& source) { return source.documents != nullptr; });
+    if (has_images()) {
+      fail_input({.thing = "data",
+                  .wrong = "too few images to train on",
+                  .expected = fmt::format("at least {}, one batch", batch_),
+                  .got = fmt::format("{}", rows),
+                  .advice = "add images, or lower train.batch or data.validation"});
+    }
     fail_input(
         {.thing = "data",
          .wrong = fmt::format("too short: {} training tokens make {} {} of {}", training_tokens_,
@@ -262,6 +283,11 @@ void Dataset::set_validation(const RunSpec& config, RowSources rows, std::int64_
     validation_batches_ = 1;
   }
   validation_used_ = std::min(wanted, validation_batches_ * batch_);
+  if (validation_batches_ == 0 && has_images()) {
+    fail_input({.thing = "data.validation",
+                .wrong = "there is no image in it",
+                .advice = "raise it, or set data.validation = 0"});
+  }
   if (validation_batches_ == 0) {
     const bool own = !validation_sources_.empty();
     fail_input(
@@ -331,6 +357,12 @@ Batch Dataset::empty_batch(std::int64_t rows) const {
     batch.documents.resize(batch.inputs.size());
     batch.positions.resize(batch.inputs.size());
   }
+  if (!labels_.empty()) {
+    batch.lengths.resize(static_cast<std::size_t>(rows));
+  }
+  if (has_images()) {
+    batch.pixels.resize(static_cast<std::size_t>(rows) * reader_.images->bytes());
+  }
   return batch;
 }
 
@@ -341,6 +373,14 @@ void Dataset::fill(Batch& batch, std::int64_t at, const data::RowSource& source,
   const std::size_t begin = static_cast<std::size_t>(at) * length;
   source.read(row, std::span(batch.inputs).subspan(begin, length),
               std::span(batch.targets).subspan(begin, length));
+  if (!labels_.empty()) {
+    batch.lengths[static_cast<std::size_t>(at)] = source.used(row);
+  }
+  if (has_images()) {
+    const std::size_t bytes = reader_.images->bytes();
+    source.read_pixels(
+        row, std::span(batch.pixels).subspan(static_cast<std::size_t>(at) * bytes, bytes));
+  }
   if (!packs_) {
     return;
   }
@@ -409,7 +449,7 @@ void Dataset::check_all() const {
 std::int64_t Dataset::tokens() const {
   std::int64_t sum = 0;
   for (const OpenedSource& source : sources_) {
-    sum += source.tokens ? source.tokens->size() : source.documents->counts().tokens;
+    sum += source.size();
   }
   return sum;
 }
@@ -451,13 +491,18 @@ std::int64_t steps_of(const RunSpec& config, const Dataset& data) {
              : config.train.steps;
 }
 
-RunSpec with_steps(RunSpec spec, const Dataset& data) {
-  if (spec.train.epochs == 0) {
+RunSpec with_data(RunSpec spec, const Dataset& data) {
+  if (spec.train.epochs == 0 && !data.has_images()) {
     return spec;
   }
-  spec.train.steps = steps_of(spec, data);
-  spec.train.epochs = 0;
-  spec.given["train.steps"] = spec.place_of_key("train.epochs");
+  if (data.has_images()) {
+    spec.data.seq_len = data.image_tokens();
+  }
+  if (spec.train.epochs > 0) {
+    spec.train.steps = steps_of(spec, data);
+    spec.train.epochs = 0;
+    spec.given["train.steps"] = spec.place_of_key("train.epochs");
+  }
   Problems problems(spec.file.string());
   check_config(spec, {}, problems);
   problems.throw_if_any();

@@ -15,7 +15,9 @@ export namespace tessera::runs {
 /// token; data::ignored_target where the loss does not count. Of preferences, rows 2 i and 2 i + 1
 /// are the chosen and the rejected answer of pair i. With data.packing there is also, of each
 /// token, the number of the first token of its document in the row, and its position in it. Of
-/// labelled texts, the targets are the row's class at each of its tokens.
+/// labelled texts, the targets are the row's class at each of its tokens; of tagged ones, the class
+/// of the token, where it has one. Of images, seq_len is 1:
+/// the input is the image's number in its source, and the target its class.
 struct Batch {
   std::int64_t rows = 0;
   std::int64_t seq_len = 0;
@@ -23,22 +25,25 @@ struct Batch {
   std::vector<std::int64_t> targets = {};
   std::vector<std::int64_t> documents = {};
   std::vector<std::int64_t> positions = {};
+  /// Of texts with labels: so many tokens of each row are no padding.
+  std::vector<std::int64_t> lengths = {};
+  std::vector<std::uint8_t> pixels = {};  // of images, [rows, height, width, 3]
 };
 
-/// The data of a run as rows: windows over tokens, documents, or pairs of answers. Which rows a
-/// step takes depends only on the config and the step, not on the mesh: each rank reads its own
-/// rows.
+/// The data of a run as rows: windows over tokens, documents, pairs of answers, or images. Which
+/// rows a step takes depends only on the config and the step, not on the mesh: each rank reads its
+/// own rows.
 class Dataset {
  public:
   /// Opens the files, and finds what is wrong in them. `vocab` is the model's number of token ids
   /// (ready-made tokens only). Throws Error (input) when a file is missing, unreadable or not text,
   /// has a wrong record, or the data are too short.
   Dataset(const RunSpec& config, std::int64_t vocab);
-  /// With the run's tokenizer, which is open already. `known_labels`: of the model; the classes are
-  /// these if they have all labels of the data, and data.labels names no others. Error (input) with
-  /// file and line: a label that data.labels does not name, or that only a validation has.
-  Dataset(const RunSpec& config, std::int64_t vocab,
-          std::shared_ptr<const hub::ModelTokenizer> tokenizer,
+  /// With what is open already, such as the run's tokenizer. `known_labels`: of the model; the
+  /// classes are these if they have all labels of the data, and data.labels names no others. Error
+  /// (input) with file and line: a label that data.labels does not name, or that only a validation
+  /// has.
+  Dataset(const RunSpec& config, DataReader reader,
           const std::vector<std::string>& known_labels = {});
 
   /// Sequences of a row; see RunSpec::row_sequences.
@@ -66,7 +71,7 @@ class Dataset {
   /// whole files: call it once, before the ranks start.
   void check_all() const;
 
-  std::int64_t tokens() const;  // of all files
+  std::int64_t tokens() const;  // of all files; of images, how many there are
   std::int64_t training_tokens() const { return training_tokens_; }
   /// Rows of all sources.
   std::int64_t windows() const { return training_->rows(); }
@@ -82,7 +87,11 @@ class Dataset {
   std::size_t files() const;
   /// What is in files or below named folders and is not used.
   std::string left_out() const;
-  const std::shared_ptr<const hub::ModelTokenizer>& tokenizer() const { return tokenizer_; }
+  const std::shared_ptr<const hub::ModelTokenizer>& tokenizer() const { return reader_.tokenizer; }
+  /// Whether rows are images.
+  bool has_images() const { return reader_.images.has_value(); }
+  /// What the model makes of a row that is an image.
+  std::int64_t image_tokens() const { return reader_.image_tokens; }
   /// The names of the classes of labelled texts, by their numbers; empty: these are none.
   const std::vector<std::string>& labels() const { return labels_; }
 
@@ -96,7 +105,7 @@ class Dataset {
   void fill(Batch& batch, std::int64_t at, const data::RowSource& source, std::int64_t row) const;
   void measure();
 
-  std::shared_ptr<const hub::ModelTokenizer> tokenizer_;
+  DataReader reader_;
   std::vector<OpenedSource> sources_;
   std::vector<std::string> labels_;
   std::vector<OpenedSource> validation_sources_;  // of data.validation_files
@@ -119,9 +128,9 @@ class Dataset {
 /// The steps in which `data` are trained on train.epochs times; train.steps where there are none.
 std::int64_t steps_of(const RunSpec& config, const Dataset& data);
 
-/// The same run, with the number of its steps in the place of its epochs. Errors (input): the
-/// schedule does not fit these steps.
-RunSpec with_steps(RunSpec spec, const Dataset& data);
+/// The same run with what its data determine: the number of its steps in the place of its epochs;
+/// data.seq_len where rows are images. Errors (input): the schedule does not fit these steps.
+RunSpec with_data(RunSpec spec, const Dataset& data);
 
 /// Throws Error (input) unless the batch divides over `parts` (the product of the axes that split
 /// it) and each part over micro_batch.

@@ -58,6 +58,8 @@ data::RecordForm form_of(ObjectiveKind objective) {
       return data::RecordForm::preference;
     case ObjectiveKind::classification:
       return data::RecordForm::labelled;
+    case ObjectiveKind::token_classification:
+      return data::RecordForm::tagged;
   }
   fail("data: no such objective");
 }
@@ -90,9 +92,8 @@ std::string left_out_text(const data::DocumentCounts& counts, const std::string&
 
 class Opener {
  public:
-  Opener(const RunSpec& config, std::int64_t vocab,
-         const std::shared_ptr<const hub::ModelTokenizer>& tokenizer)
-      : config_(config), vocab_(vocab), tokenizer_(tokenizer) {}
+  Opener(const RunSpec& config, const DataReader& reader)
+      : config_(config), reader_(reader), tokenizer_(reader.tokenizer) {}
 
   std::vector<OpenedSource> all(const std::vector<SourceConfig>& sources) {
     std::vector<OpenedSource> opened;
@@ -106,17 +107,20 @@ class Opener {
 
  private:
   OpenedSource open(const SourceConfig& source) {
+    if (reader_.images) {
+      return images(source);
+    }
     if (source.kind != SourceConfig::Kind::tokens && !tokenizer_) {
       fail_input({.wrong = "the run has token ids only, so there is no tokenizer for texts",
                   .expected = "*.npy"});
     }
     if (source.kind != SourceConfig::Kind::jsonl &&
         config_.train.objective != ObjectiveKind::next_token) {
-      fail_input({.wrong = config_.classifies()
-                               ? "train.objective=classification needs labels, and these are "
-                                 "plain texts"
-                               : "train.objective=dpo compares answers, and these are plain texts",
-                  .expected = config_.classifies()
+      fail_input({.wrong = fmt::format("train.objective={} {}, and these are plain texts",
+                                       word_of(config_, "train.objective"),
+                                       config_.classifies() ? "needs labels" : "compares answers"),
+                  .expected = config_.tags() ? "records with 'words' and 'labels'"
+                              : config_.classifies()
                                   ? "records with 'text' and 'label'"
                                   : "records with 'prompt', 'chosen' and 'rejected'",
                   .got = source.paths.front(),
@@ -124,8 +128,8 @@ class Opener {
     }
     switch (source.kind) {
       case SourceConfig::Kind::tokens:
-        return {.tokens =
-                    std::make_shared<data::Tokens>(data::Tokens::from_npy(source.paths, vocab_))};
+        return {.tokens = std::make_shared<data::Tokens>(
+                    data::Tokens::from_npy(source.paths, reader_.vocab))};
       case SourceConfig::Kind::text:
         return text(source);
       case SourceConfig::Kind::jsonl:
@@ -143,6 +147,22 @@ class Opener {
     const std::string left_out =
         left_out_text(documents->counts(), options.of_record() == 1 ? "documents" : "pairs");
     return {.documents = std::move(documents), .left_out = left_out};
+  }
+
+  OpenedSource images(const SourceConfig& source) {
+    if (source.kind != SourceConfig::Kind::jsonl) {
+      fail_input({.wrong = "the model takes images",
+                  .expected = "*.jsonl of records with 'image' and 'label'",
+                  .got = source.paths.front()});
+    }
+    auto images = std::make_shared<data::LabelledImages>(
+        names_of(find_text_files(source.paths).files), *reader_.images,
+        config_.data.bad_records == BadRecords::skip, source.forms);
+    const std::string left_out = left_out_text({.blank_lines = images->blank_lines(),
+                                                .bad = images->bad(),
+                                                .first_bad = images->first_bad()},
+                                               "images");
+    return {.images = std::move(images), .left_out = left_out};
   }
 
   OpenedSource text(const SourceConfig& source) {
@@ -165,16 +185,32 @@ class Opener {
   }
 
   const RunSpec& config_;
-  std::int64_t vocab_;
+  const DataReader& reader_;
   const std::shared_ptr<const hub::ModelTokenizer>& tokenizer_;
   std::shared_ptr<const data::ExampleMaker> maker_;
 };
 
 }  // namespace
 
-std::size_t OpenedSource::files() const { return tokens ? tokens->files() : documents->files(); }
+std::int64_t padding_of(const hub::ModelTokenizer& tokenizer) {
+  const tokenize::SpecialTokens& special = tokenizer.opened.special;
+  return special.pad ? *special.pad : special.eos ? *special.eos : 0;
+}
+
+std::size_t OpenedSource::files() const {
+  return tokens ? tokens->files() : documents ? documents->files() : images->files();
+}
 std::string OpenedSource::content_hash() const {
-  return tokens ? tokens->content_hash() : documents->content_hash();
+  return tokens      ? tokens->content_hash()
+         : documents ? documents->content_hash()
+                     : images->content_hash();
+}
+std::int64_t OpenedSource::size() const {
+  return tokens ? tokens->size() : documents ? documents->counts().tokens : images->size();
+}
+const data::LabelledRecords& OpenedSource::labelled() const {
+  require(documents || images, "data: tokens have no labels");
+  return documents ? static_cast<const data::LabelledRecords&>(*documents) : *images;
 }
 
 std::shared_ptr<const data::ExampleMaker> example_maker(
@@ -185,16 +221,12 @@ std::shared_ptr<const data::ExampleMaker> example_maker(
                                                     config.data.train_on, std::move(options));
 }
 
-std::vector<OpenedSource> open_sources(
-    const RunSpec& config, std::int64_t vocab,
-    const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
-  return Opener(config, vocab, tokenizer).all(data_sources(config));
+std::vector<OpenedSource> open_sources(const RunSpec& config, const DataReader& reader) {
+  return Opener(config, reader).all(data_sources(config));
 }
 
-std::vector<OpenedSource> open_validation(
-    const RunSpec& config, std::int64_t vocab,
-    const std::shared_ptr<const hub::ModelTokenizer>& tokenizer) {
-  return Opener(config, vocab, tokenizer).all(validation_sources(config));
+std::vector<OpenedSource> open_validation(const RunSpec& config, const DataReader& reader) {
+  return Opener(config, reader).all(validation_sources(config));
 }
 
 }  // namespace tessera::runs

@@ -92,7 +92,7 @@ OpenedRun open_run(RunSpec spec, bool writes, const OpenTask& open_task) {
 OpenedRun open_run(RunSpec spec, bool writes) {
   return open_run(std::move(spec), writes, [](RunSpec& opened) {
     auto task = open_data_task(opened);
-    opened = with_steps(std::move(opened), task->data());
+    opened = with_data(std::move(opened), task->data());
     return task;
   });
 }

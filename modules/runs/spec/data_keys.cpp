@@ -26,7 +26,9 @@ std::vector<Key> source_keys() {
        .slot = field<s, &D::jsonl>,
        .doc = "Instead of `text`: files of records, a JSON object in each line, or folders and "
               "patterns of them ([data.md](data.md)): conversations (`messages`), `prompt` and "
-              "`completion`, `text`, `prompt`, `chosen` and `rejected`, or `text` and `label`.",
+              "`completion`, `text`, `prompt`, `chosen` and `rejected`, `text` or `image` and "
+              "`label`, or "
+              "`words` and `labels`.",
        .is_path = true},
       {.path = "data.tokens",
        .slot = field<s, &D::tokens>,
@@ -42,7 +44,8 @@ std::vector<Key> source_keys() {
        "How the records of `jsonl` call their members, such as `{ messages = \"dialog\", role = "
        "\"speaker\" }` ([record-forms.md](record-forms.md))."},
       {"data.labels", field<s, &D::labels>,
-       "With `train.objective=classification`: the classes in the order of their numbers. Empty: "
+       "With `train.objective=classification` and `token_classification`: the classes in the order "
+       "of their numbers. Empty: "
        "those of the model's folder, if it knows all labels of the data; otherwise those of the "
        "data, numbers by their values and others by their letters."},
       {"data.tokenizer", field<s, &D::tokenizer>,

@@ -39,8 +39,9 @@ struct ModelConfig {
 /// What a run minimises.
 enum class ObjectiveKind : std::uint8_t {
   next_token,
-  dpo,             // direct preference optimisation
-  classification,  // the class of each text
+  dpo,                   // direct preference optimisation
+  classification,        // the class of each text or image
+  token_classification,  // the class of each word
 };
 
 /// What preferences are compared with: the log-probabilities of the starting weights.
@@ -305,8 +306,9 @@ struct RunSpec {
 
   /// The number of ranks: the product of mesh.shape, 1 without a mesh.
   std::int64_t ranks() const;
-  /// Whether rows are texts with a label.
-  bool classifies() const { return train.objective == ObjectiveKind::classification; }
+  /// Whether rows have labels: one, or one for each word.
+  bool classifies() const { return train.objective == ObjectiveKind::classification || tags(); }
+  bool tags() const { return train.objective == ObjectiveKind::token_classification; }
   /// Sequences of a row of the batch: of preferences, the two answers.
   std::int64_t row_sequences() const { return train.objective == ObjectiveKind::dpo ? 2 : 1; }
   /// Tokens of a step, on all ranks together.

@@ -293,7 +293,7 @@ class Checks : private KeyProblems {
         add({key}, "only train.objective=dpo has it");
       }
       if (key == "data.labels" && !c_.classifies()) {
-        add({key}, "only train.objective=classification has it");
+        add({key}, "only train.objective=classification and token_classification have it");
       }
     }
     if (c_.classifies()) {
@@ -346,13 +346,17 @@ class Checks : private KeyProblems {
                                                            "experts.capacity"};
     for (const auto& [key, place] : c_.given) {
       if (std::ranges::find(of_texts, key) != of_texts.end()) {
-        add({key}, "train.objective=classification does not have it; remove it");
+        add({key}, fmt::format("train.objective={} does not have it; remove it",
+                               word_of(c_, "train.objective")));
       }
     }
     if (known({"model.from"}) && c_.model.from.empty()) {
       add({"model.from", "train.objective"},
-          "train.objective=classification begins from a folder of an encoder or a program of "
-          "torch.export; set model.from");
+          c_.tags()
+              ? "train.objective=token_classification begins from a folder of an encoder; set "
+                "model.from"
+              : "train.objective=classification begins from a folder of an encoder or a "
+                "decoder, or a program of torch.export; set model.from");
     }
   }
 

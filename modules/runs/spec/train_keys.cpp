@@ -42,12 +42,16 @@ std::vector<Key> train_keys() {
   constexpr auto s = &RunSpec::train;
   return {
       {"train.objective",
-       words<s, &T::objective, ObjectiveKind>({{"next_token", ObjectiveKind::next_token},
-                                               {"dpo", ObjectiveKind::dpo},
-                                               {"classification", ObjectiveKind::classification}}),
+       words<s, &T::objective, ObjectiveKind>(
+           {{"next_token", ObjectiveKind::next_token},
+            {"dpo", ObjectiveKind::dpo},
+            {"classification", ObjectiveKind::classification},
+            {"token_classification", ObjectiveKind::token_classification}}),
        "What is minimised. `next_token`: the mean loss of the tokens. `dpo`: preferences between "
        "two answers are learned ([preferences.md](preferences.md)). `classification`: the mean "
-       "loss of the texts' classes ([classification.md](classification.md))."},
+       "loss of the classes of texts or images ([classification.md](classification.md)). "
+       "`token_classification`: that of the classes of words "
+       "([further-classes.md](further-classes.md))."},
       {"train.steps", field<s, &T::steps>, "Steps of the optimizer.", from(1)},
       {"train.epochs", field<s, &T::epochs>,
        "Instead of `steps`: how often the rows of all sources are trained on; the steps are "

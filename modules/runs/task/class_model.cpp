@@ -1,10 +1,14 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tessera/json.hpp>
 #include <utility>
 #include <vector>
 module tessera.runs;
@@ -13,7 +17,9 @@ import tessera.base;
 import tessera.tensor;
 import tessera.ops;
 import tessera.nn;
+import tessera.models;
 import tessera.checkpoint;
+import tessera.hub;
 import tessera.exported;
 import tessera.encoders;
 
@@ -22,32 +28,44 @@ namespace {
 
 class EncoderClasses final : public ClassModel {
  public:
-  explicit EncoderClasses(const std::string& from) : folder_(from) {
-    if (shape().takes_images()) {
+  EncoderClasses(const std::string& from, ClassOf of)
+      : folder_(from),
+        head_(of == ClassOf::row ? encoders::EncoderHead::classes
+                                 : encoders::EncoderHead::token_classes) {
+    if (shape().takes_images() && of == ClassOf::token) {
       fail_input({.thing = from,
-                  .wrong = "the encoder takes images, and the data of a config are texts",
-                  .advice = "train it in a program of your own (docs/encoders.md)"});
+                  .wrong = "the encoder takes images, which have no words",
+                  .advice = "set train.objective = \"classification\""});
+    }
+    if (shape().takes_images()) {
+      images_.emplace(encoders::image_processor_of(from, shape()));
     }
   }
 
   std::vector<std::string> labels() const override {
-    return shape().head == encoders::EncoderHead::classes ? folder_.config().labels
-                                                          : std::vector<std::string>();
+    return shape().head == head_ ? folder_.config().labels : std::vector<std::string>();
   }
   void set_labels(const std::vector<std::string>& labels) override {
     if (labels != this->labels()) {
-      folder_.set_labels(labels);
+      folder_.set_labels(labels, head_);
     }
   }
   std::string family() const override { return folder_.config().family; }
   std::string text() const override {
-    return fmt::format("dim {}, {} layers, {} heads, ffn_dim {}, vocabulary {}; {} classes{}",
-                       shape().dim, shape().layers, shape().heads, shape().ffn_dim, shape().vocab,
-                       shape().classes, folder_.has_new_head() ? " by a new head" : "");
+    const std::string reads = images_ ? fmt::format("images of {0} x {0} in patches of {1} x {1}",
+                                                    shape().image_size, shape().patch_size)
+                                      : fmt::format("vocabulary {}", shape().vocab);
+    return fmt::format("dim {}, {} layers, {} heads, ffn_dim {}, {}; {} classes{}", shape().dim,
+                       shape().layers, shape().heads, shape().ffn_dim, reads, shape().classes,
+                       folder_.has_new_head() ? " by a new head" : "");
   }
   std::int64_t vocab() const override { return shape().vocab; }
   std::int64_t longest() const override { return shape().max_positions; }
-  std::string config() const override { return encoders::encoder_config_text(folder_.config()); }
+  const encoders::ImageProcessor* images() const override { return images_ ? &*images_ : nullptr; }
+  std::int64_t image_tokens() const override { return images_ ? shape().image_positions() : 0; }
+  std::string config_text() const override {
+    return encoders::encoder_config_text(folder_.config());
+  }
 
   std::shared_ptr<nn::Module> build() const override { return folder_.build(); }
   void initialize(nn::Module& model) const override {
@@ -59,8 +77,8 @@ class EncoderClasses final : public ClassModel {
   void set_activation_checkpointing(nn::Module& model, bool enabled) const override {
     encoder(model).set_activation_checkpointing(enabled);
   }
-  Tensor logits(nn::Module& model, const Tensor& tokens, const Tensor& mask) const override {
-    return model(Tensors{tokens, mask})[0];
+  Tensor logits(nn::Module& model, const Tensors& inputs) const override {
+    return model(inputs)[0];
   }
 
  private:
@@ -70,7 +88,67 @@ class EncoderClasses final : public ClassModel {
   }
 
   encoders::EncoderFolder folder_;
+  encoders::EncoderHead head_;
+  std::optional<encoders::ImageProcessor> images_;
 };
+
+class DecoderClasses final : public ClassModel {
+ public:
+  explicit DecoderClasses(const std::string& from) : folder_(from) {}
+
+  std::vector<std::string> labels() const override { return config().labels; }
+  void set_labels(const std::vector<std::string>& labels) override {
+    if (labels != config().labels) {
+      folder_.set_labels(labels);
+    }
+  }
+  std::string family() const override { return config().model.family; }
+  std::string text() const override {
+    return fmt::format("{}; {} classes{}", config().model.text(), config().labels.size(),
+                       folder_.has_new_head() ? " by a new head" : "");
+  }
+  std::int64_t vocab() const override { return config().model.vocab; }
+  std::optional<std::int64_t> padding() const override {
+    return config().padding < 0 ? std::nullopt : std::optional(config().padding);
+  }
+  void set_padding(std::int64_t token) override { folder_.set_padding(token); }
+  std::int64_t longest() const override {
+    return hub::family_of(config().model).longest_sequence(hub::sizes_of(config().model));
+  }
+  std::string config_text() const override { return hub::classifier_config_text(config()); }
+
+  std::shared_ptr<nn::Module> build() const override { return folder_.build(); }
+  void initialize(nn::Module& model) const override {
+    if (folder_.has_new_head()) {
+      nn::initialize(model);
+    }
+    folder_.load(decoder(model));
+  }
+  void set_activation_checkpointing(nn::Module& model, bool enabled) const override {
+    decoder(model).set_activation_checkpointing(enabled);
+  }
+  Tensor logits(nn::Module& model, const Tensors& inputs) const override {
+    return model(Tensors{inputs[0]})[0];  // a row's end is known by its tokens
+  }
+
+ private:
+  const hub::ClassifierConfig& config() const { return folder_.config(); }
+  static nn::DecoderClassifier& decoder(nn::Module& model) {
+    return dynamic_cast<nn::DecoderClassifier&>(model);
+  }
+
+  hub::ClassifierFolder folder_;
+};
+
+/// Whether a folder's model is an encoder, by the family that its config.json names.
+bool is_encoder(const std::string& folder) {
+  const ParsedJson json =
+      read_json_object((std::filesystem::path(folder) / "config.json").string());
+  const auto type = json.value.find("model_type");
+  const std::vector<std::string> families = encoders::encoder_families();
+  return json.problem.empty() && type != json.value.end() && type->is_string() &&
+         std::ranges::find(families, type->get<std::string>()) != families.end();
+}
 
 class ProgramClasses final : public ClassModel {
  public:
@@ -105,7 +183,7 @@ class ProgramClasses final : public ClassModel {
   std::int64_t longest() const override {
     return places_.length.high < exported::DimRange::unbounded ? places_.length.high : 0;
   }
-  std::string config() const override { return config_; }
+  std::string config_text() const override { return config_; }
 
   std::shared_ptr<nn::Module> build() const override {
     return std::make_shared<exported::ExportedModel>(graph_, *file_);
@@ -114,14 +192,14 @@ class ProgramClasses final : public ClassModel {
   void set_activation_checkpointing(nn::Module& model, bool enabled) const override {
     program(model).set_activation_checkpointing(enabled);
   }
-  Tensor logits(nn::Module& model, const Tensor& tokens, const Tensor& mask) const override {
-    Tensors inputs(types_.size());
-    inputs[static_cast<std::size_t>(places_.tokens)] = tokens;
+  Tensor logits(nn::Module& model, const Tensors& inputs) const override {
+    Tensors all(types_.size());
+    all[static_cast<std::size_t>(places_.tokens)] = inputs[0];
     if (places_.mask >= 0) {
       const auto place = static_cast<std::size_t>(places_.mask);
-      inputs[place] = ops::cast(mask, types_[place]);
+      all[place] = ops::cast(inputs[1], types_[place]);
     }
-    return model(inputs)[static_cast<std::size_t>(places_.logits)];
+    return model(all)[static_cast<std::size_t>(places_.logits)];
   }
 
  private:
@@ -139,11 +217,22 @@ class ProgramClasses final : public ClassModel {
 
 }  // namespace
 
-std::shared_ptr<ClassModel> open_class_model(const std::string& from) {
-  if (exported::is_program(from)) {
+std::shared_ptr<ClassModel> open_class_model(const std::string& from, ClassOf of) {
+  const bool program = exported::is_program(from);
+  const bool encoder = !program && is_encoder(from);
+  if (of == ClassOf::token && !encoder) {
+    fail_input({.thing = from,
+                .wrong = "only encoders tell the classes of tokens",
+                .expected = "a folder of bert or modernbert",
+                .advice = "set train.objective = \"classification\""});
+  }
+  if (program) {
     return std::make_shared<ProgramClasses>(from);
   }
-  return std::make_shared<EncoderClasses>(from);
+  if (encoder) {
+    return std::make_shared<EncoderClasses>(from, of);
+  }
+  return std::make_shared<DecoderClasses>(from);
 }
 
 }  // namespace tessera::runs

@@ -1,11 +1,13 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
@@ -22,6 +24,7 @@ import tessera.data;
 import tessera.parallel;
 import tessera.train;
 import tessera.hub;
+import tessera.encoders;
 
 namespace tessera::runs {
 namespace {
@@ -48,15 +51,19 @@ class ClassRank final : public RankTask {
                            : local(data_.validation_rows(part.step, part.first, part.rows));
   }
   StepSums sums(const Tensors& rows) override {
-    const Tensor labels = plan_.batch_of(rows[2]);
-    const Tensor logits = classes_.logits(model_, plan_.batch_of(rows[0]), plan_.batch_of(rows[1]));
+    const Tensor labels = plan_.batch_of(rows.back());
+    Tensors inputs;
+    for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
+      inputs.push_back(plan_.batch_of(rows[i]));
+    }
+    const Tensor logits = classes_.logits(model_, inputs);
     const Tensor loss = ops::cross_entropy(logits, labels, {.reduction = ops::Reduction::sum});
     const NoGrad constant;
-    const Tensor right = ops::eq(ops::argmax(logits, 1), labels);
+    const Tensor right = ops::eq(ops::argmax(logits, -1), labels);
     return {loss, {ops::sum(ops::cast(right, loss.dtype()))}};
   }
-  double weight(std::int64_t /*step*/, std::int64_t rows) const override {
-    return static_cast<double>(rows);
+  double weight(std::int64_t step, std::int64_t rows) const override {
+    return static_cast<double>(device_ == meta || !spec_.tags() ? rows : data_.trained(step));
   }
   double validation_weight(std::int64_t batches, std::int64_t rows) const override {
     return static_cast<double>(device_ == meta ? batches * rows : data_.validation_trained());
@@ -65,32 +72,48 @@ class ClassRank final : public RankTask {
     return {{"accuracy", measured[0]}};
   }
   std::string text() const override {
-    return fmt::format("the class of each text: {}", shown(join_words(data_.labels()), 200));
+    return fmt::format("the class of each {}: {}",
+                       data_.has_images() ? "image"
+                       : spec_.tags()     ? "word"
+                                          : "text",
+                       shown(join_words(data_.labels()), 200));
   }
 
  private:
   Tensors shapes(std::int64_t rows) const {
+    if (const encoders::ImageProcessor* const images = classes_.images()) {
+      return {empty({rows, 3, images->form().height, images->form().width}, DType::f32, meta),
+              empty({rows}, DType::i64, meta)};
+    }
     const Dims tokens = {rows, spec_.data.seq_len};
     return {empty(tokens, DType::i64, meta), empty(tokens, DType::i64, meta),
-            empty({rows}, DType::i64, meta)};
+            empty(spec_.tags() ? tokens : Dims{rows}, DType::i64, meta)};
   }
-  /// Tokens, their mask, and the class of each row.
+  Tensor on_device(const std::vector<std::int64_t>& values, const Dims& shape) const {
+    return ops::to_device(from_values(std::span<const std::int64_t>(values), shape), device_);
+  }
   Tensors local(const Batch& batch) const {
-    std::vector<std::int64_t> mask(batch.targets.size());
+    return classes_.images() == nullptr ? texts(batch) : images(batch);
+  }
+  /// pixel_values, and the class of each row.
+  Tensors images(const Batch& batch) const {
+    return {ops::to_device(classes_.images()->pixel_values(batch.pixels, batch.rows), device_),
+            on_device(batch.targets, {batch.rows})};
+  }
+  /// Tokens, their mask, and the class of each row or token.
+  Tensors texts(const Batch& batch) const {
+    std::vector<std::int64_t> mask(batch.inputs.size());
     std::vector<std::int64_t> labels;
     const auto length = static_cast<std::size_t>(batch.seq_len);
-    for (std::size_t i = 0; i < mask.size(); ++i) {
+    for (std::size_t row = 0; row < batch.lengths.size(); ++row) {
       // A row that completes a validation has no token, and a softmax needs one.
-      mask[i] = batch.targets[i] != data::ignored_target || i % length == 0 ? 1 : 0;
-      if (i % length == 0) {
-        labels.push_back(batch.targets[i]);
-      }
+      const auto shown = static_cast<std::size_t>(std::max<std::int64_t>(batch.lengths[row], 1));
+      std::fill_n(mask.begin() + static_cast<std::ptrdiff_t>(row * length), shown, 1);
+      labels.push_back(batch.targets[row * length]);
     }
     const Dims tokens = {batch.rows, batch.seq_len};
-    const auto tensor = [&](const std::vector<std::int64_t>& values, const Dims& shape) {
-      return ops::to_device(from_values(std::span<const std::int64_t>(values), shape), device_);
-    };
-    return {tensor(batch.inputs, tokens), tensor(mask, tokens), tensor(labels, {batch.rows})};
+    return {on_device(batch.inputs, tokens), on_device(mask, tokens),
+            spec_.tags() ? on_device(batch.targets, tokens) : on_device(labels, {batch.rows})};
   }
 
   const ClassModel& classes_;
@@ -109,6 +132,42 @@ void check_longest(const RunSpec& spec, const ClassModel& model) {
                 .expected = fmt::format("at most {}", model.longest()),
                 .got = fmt::format("{}", spec.data.seq_len)});
   }
+}
+
+/// Of a model of texts. Errors (input): the data are token ids; see check_longest and
+/// hub::check_tokenizer_fits.
+DataReader text_reader(const RunSpec& spec, ClassModel& model) {
+  const auto tokenizer = open_run_tokenizer(spec);
+  if (!tokenizer) {
+    fail_input({.where = spec.place("data.sources"),
+                .wrong = fmt::format("train.objective={} needs labels, and these are token ids",
+                                     word_of(spec, "train.objective")),
+                .expected = spec.tags() ? "records with 'words' and 'labels'"
+                                        : "records with 'text' and 'label'"});
+  }
+  check_longest(spec, model);
+  if (model.vocab() > 0) {
+    hub::check_tokenizer_fits(*tokenizer, model.vocab(), spec.model.from, spec.place("model.from"),
+                              false);
+  }
+  const std::int64_t padding = model.padding().value_or(padding_of(*tokenizer));
+  model.set_padding(padding);
+  return {.tokenizer = tokenizer,
+          .vocab = model.vocab() > 0 ? model.vocab() : tokenizer->vocab(),
+          .padding = padding};
+}
+
+/// Of a model of images. Error (input): a key of texts is given.
+DataReader image_reader(const RunSpec& spec, const ClassModel& model) {
+  for (const char* const key : {"data.seq_len", "data.tokenizer", "data.tokenizer_options",
+                                "data.special_tokens", "data.too_long"}) {
+    if (spec.given.contains(key)) {
+      fail_input({.where = spec.place(key),
+                  .wrong = "only texts have it, and the model takes images",
+                  .advice = "remove it"});
+    }
+  }
+  return {.images = model.images()->form(), .image_tokens = model.image_tokens()};
 }
 
 }  // namespace
@@ -142,31 +201,29 @@ std::unique_ptr<RankTask> ClassTask::on_rank(const RunSpec& spec, const DeviceMe
 }
 
 Fingerprint ClassTask::fingerprint(const RunSpec& spec) const {
-  return class_fingerprint(spec, model_->config(), data());
+  Fingerprint values = class_fingerprint(spec, model_->config_text(), data());
+  if (model_->images() != nullptr) {
+    values["data.images"] = json_text(parse_json(model_->images()->text()));
+  }
+  return values;
 }
 
 std::vector<std::pair<std::string, std::string>> ClassTask::checkpoint_meta() const {
-  return {{"model", model_->config()}, tokenizer_meta()};
+  if (model_->images() != nullptr) {
+    return {{"model", model_->config_text()},
+            {std::string(encoders::image_processor_meta), model_->images()->text()}};
+  }
+  return {{"model", model_->config_text()}, tokenizer_meta()};
 }
 
 std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec) {
-  const auto tokenizer = open_run_tokenizer(spec);
-  if (!tokenizer) {
-    fail_input({.where = spec.place("data.sources"),
-                .wrong = "train.objective=classification needs labels, and these are token ids",
-                .expected = "records with 'text' and 'label'"});
-  }
-  const std::shared_ptr<ClassModel> model =
-      at_key(spec, "model.from", [&] { return open_class_model(spec.model.from); });
-  check_longest(spec, *model);
-  if (model->vocab() > 0) {
-    hub::check_tokenizer_fits(*tokenizer, model->vocab(), spec.model.from, spec.place("model.from"),
-                              false);
-  }
-  const auto data = at_key(spec, "data", [&] {
-    return std::make_shared<const Dataset>(
-        spec, model->vocab() > 0 ? model->vocab() : tokenizer->vocab(), tokenizer, model->labels());
+  const std::shared_ptr<ClassModel> model = at_key(spec, "model.from", [&] {
+    return open_class_model(spec.model.from, spec.tags() ? ClassOf::token : ClassOf::row);
   });
+  const DataReader reader =
+      model->images() != nullptr ? image_reader(spec, *model) : text_reader(spec, *model);
+  const auto data = at_key(
+      spec, "data", [&] { return std::make_shared<const Dataset>(spec, reader, model->labels()); });
   at_key(spec, "data.labels", [&] { model->set_labels(data->labels()); });
   return std::make_shared<const ClassTask>(model, data);
 }

@@ -12,12 +12,13 @@ import :data_task;
 import :fingerprint;
 import :task;
 
-// The task of train.objective=classification: the class of each text.
+// The task of train.objective=classification: the class of each text or image.
 
 export namespace tessera::runs {
 
-/// A model that tells classes, and texts with labels. A row is a text of at most data.seq_len
-/// tokens, with padding; what is minimised is the mean of the rows' losses.
+/// A model that tells classes, and texts or images with labels. A row is a text of at most
+/// data.seq_len tokens, with padding, or an image; what is minimised is the mean of the rows'
+/// losses.
 class ClassTask final : public DataTask {
  public:
   ClassTask(std::shared_ptr<const ClassModel> model, std::shared_ptr<const Dataset> data)
@@ -33,15 +34,16 @@ class ClassTask final : public DataTask {
                                     const parallel::ParallelPlan& plan,
                                     Device device) const override;
   Fingerprint fingerprint(const RunSpec& spec) const override;
-  /// "model" and "tokenizer".
+  /// "model", and "tokenizer" or encoders::image_processor_meta.
   std::vector<std::pair<std::string, std::string>> checkpoint_meta() const override;
 
  private:
   std::shared_ptr<const ClassModel> model_;
 };
 
-/// Opens the model of model.from and the labelled texts of a config. Errors (input), each with the
-/// key: see open_class_model and Dataset; longer rows than the model takes.
+/// Opens the model of model.from and the labelled texts or images of a config. Errors (input), each
+/// with the key: see open_class_model and Dataset; longer rows than the model takes; keys of texts
+/// beside images.
 std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec);
 
 }  // namespace tessera::runs

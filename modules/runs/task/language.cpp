@@ -181,7 +181,8 @@ std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec) {
   hub::ModelShape shape = at_key(spec, spec.model.from.empty() ? "model" : "model.from",
                                  [&] { return model_shape(spec, tokenizer); });
   return at_key(spec, "data", [&] {
-    auto data = std::make_shared<const Dataset>(spec, shape.vocab, tokenizer);
+    auto data = std::make_shared<const Dataset>(
+        spec, DataReader{.tokenizer = tokenizer, .vocab = shape.vocab});
     data->check_all();
     return std::make_shared<const LanguageTask>(std::move(shape), std::move(data));
   });
