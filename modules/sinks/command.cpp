@@ -16,6 +16,7 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/limits.hpp>
+#include <tessera/signals.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -77,6 +78,7 @@ class Program {
   /// Writes what it reads within a second, and removes that from the text. Error: it has closed its
   /// input.
   void write(std::string& text) {
+    const WithoutSigpipe quiet;
     constexpr int milliseconds = 1000;
     std::size_t done = 0;
     while (done < text.size()) {

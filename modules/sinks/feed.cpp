@@ -62,7 +62,7 @@ class SinkFeed::State {
         bytes_ += bytes;
         make_room();
       }
-      first = before == 0 && counts_.dropped > 0;
+      first = !ending_ && before == 0 && counts_.dropped > 0;
     }
     if (first) {
       say("does not keep up with the run, and loses events");
@@ -187,6 +187,9 @@ class SinkFeed::State {
     for (int tries = 1;; ++tries) {
       double asked = 0;
       const Result result = guarded(&asked, [&] { sink_->take(hand_); });
+      if (result == Result::taken && std::exchange(failing_, false)) {
+        say("receives events again");
+      }
       std::unique_lock lock(mutex_);
       if (result == Result::taken) {
         counts_.delivered += in_hand_;
@@ -220,9 +223,6 @@ class SinkFeed::State {
   Result guarded(double* asked, const Call& call) {
     try {
       call();
-      if (std::exchange(failing_, false)) {
-        say("receives events again");
-      }
       return Result::taken;
     } catch (const Unavailable& error) {
       failed(error.what());
