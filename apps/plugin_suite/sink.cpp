@@ -59,17 +59,18 @@ std::vector<Event> odd_events() {
     numbers.emplace_back(fmt::format("many/{}", i), i);
   }
   std::vector<Event> events = {
-      {.time = 1, .content = sinks::RunStart{.run = "0123456789abcdef0123456789abcdef",
-                                             .name = bytes,
-                                             .config = R"({"train": {"steps": 3}})",
-                                             .steps = 3}}};
+      {.time = 1,
+       .content = sinks::RunStart{.run = "0123456789abcdef0123456789abcdef",
+                                  .name = bytes,
+                                  .config = R"({"train": {"steps": 3}})",
+                                  .steps = 3}}};
   for (int step = 1; step <= 3; ++step) {
-    events.push_back({.time = 1.0 + step,
-                      .content = sinks::StepNumbers{.step = step, .numbers = numbers}});
     events.push_back(
-        {.time = 1.0 + step, .content = sinks::PhaseSpan{.name = bytes, .step = step, .seconds = 1}});
+        {.time = 1.0 + step, .content = sinks::StepNumbers{.step = step, .numbers = numbers}});
     events.push_back({.time = 1.0 + step,
-                      .content = sinks::LogLine{.level = LogLevel::warning, .text = bytes}});
+                      .content = sinks::PhaseSpan{.name = bytes, .step = step, .seconds = 1}});
+    events.push_back(
+        {.time = 1.0 + step, .content = sinks::LogLine{.level = LogLevel::warning, .text = bytes}});
     events.push_back({.time = 1.0 + step, .content = sinks::LogLine{.text = {}}});
   }
   return events;
@@ -100,7 +101,7 @@ std::string starts_no_thread(const std::string& name) {
     return "its factory starts a thread, and ranks are started after it";
   }
   const std::string problem = problem_of("check()", [&] { sink->check(); });
-  return !problem.empty()             ? problem
+  return !problem.empty()           ? problem
          : threads_here() != before ? "check() leaves a thread, and ranks are started after it"
                                     : "";
 }

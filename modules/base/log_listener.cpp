@@ -30,7 +30,7 @@ LogListener::~LogListener() {
   std::erase(listeners().all, told_);
 }
 
-void tell_log_listeners(const LoggedLine& line) {
+void tell_log_listeners(const LogEntry& line) {
   std::vector<std::shared_ptr<const LogListener::Told>> all;
   {
     const std::lock_guard lock(listeners().mutex);

@@ -180,7 +180,7 @@ class CommandSink final : public Sink {
     }  // else these are they: they have come again
     program_->write(pending_);
     if (!pending_.empty()) {
-      throw Unavailable({.thing = "command", .wrong = "the program does not read its input"});
+      throw UnavailableError({.thing = "command", .wrong = "the program does not read its input"});
     }
   }
 
@@ -228,7 +228,8 @@ std::unique_ptr<Sink> make_command_sink(PluginOptions& options) {
   const double seconds = options.number("finish_seconds", 10, {.low = 0, .high = 3600});
   options.document("finish_seconds", "Seconds that it has to end when the run has.");
   if (command.empty() || command.front().empty()) {
-    options.refuse("command must be a program and its arguments, such as [\"python3\", \"log.py\"]");
+    options.refuse(
+        "command must be a program and its arguments, such as [\"python3\", \"log.py\"]");
   }
   return std::make_unique<CommandSink>(std::move(command), seconds);
 }

@@ -34,11 +34,13 @@ struct PhaseSpan {
   double seconds = 0;
 };
 
+/// A line that the run has logged, or a note on its terminal.
 struct LogLine {
   LogLevel level = LogLevel::info;
   std::string text = {};
 };
 
+/// How a run has ended.
 enum class Outcome : std::uint8_t {
   done,
   interrupted,  // by a request
@@ -52,6 +54,7 @@ struct RunEnd {
   std::string text = {};  // of the error
 };
 
+/// What an event may be.
 using EventContent = std::variant<RunStart, StepNumbers, PhaseSpan, LogLine, RunEnd>;
 
 /// What a run tells.

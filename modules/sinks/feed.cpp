@@ -46,7 +46,10 @@ bool may_drop(const Event& event) {
 class SinkFeed::State {
  public:
   State(std::string name, std::unique_ptr<Sink> sink, const FeedLimits& limits)
-      : name_(std::move(name)), limits_(limits), patience_(sink->patience()), sink_(std::move(sink)) {}
+      : name_(std::move(name)),
+        limits_(limits),
+        patience_(sink->patience()),
+        sink_(std::move(sink)) {}
 
   void tell(const std::shared_ptr<const Event>& event) {
     const std::size_t bytes = bytes_of(*event);
@@ -128,7 +131,7 @@ class SinkFeed::State {
   static constexpr double longest_patience = 3600;
   static constexpr int most_warnings = 5;
 
-  struct Queued {
+  struct QueuedEvent {
     std::shared_ptr<const Event> event;
     std::size_t bytes = 0;
   };
@@ -137,7 +140,7 @@ class SinkFeed::State {
   void make_room() {
     while (queue_.size() > limits_.events || bytes_ > limits_.bytes) {
       const auto oldest = std::ranges::find_if(
-          queue_, [](const Queued& queued) { return may_drop(*queued.event); });
+          queue_, [](const QueuedEvent& queued) { return may_drop(*queued.event); });
       if (oldest == queue_.end()) {
         return;
       }
@@ -169,8 +172,9 @@ class SinkFeed::State {
     }
     hand_.clear();
     keeps_ = false;
-    for (std::size_t bytes = 0; !queue_.empty() && hand_.size() < limits_.batch &&
-                                (hand_.empty() || bytes + queue_.front().bytes <= limits_.batch_bytes);
+    for (std::size_t bytes = 0;
+         !queue_.empty() && hand_.size() < limits_.batch &&
+         (hand_.empty() || bytes + queue_.front().bytes <= limits_.batch_bytes);
          queue_.pop_front()) {
       bytes += queue_.front().bytes;
       bytes_ -= queue_.front().bytes;
@@ -224,7 +228,7 @@ class SinkFeed::State {
     try {
       call();
       return Result::taken;
-    } catch (const Unavailable& error) {
+    } catch (const UnavailableError& error) {
       failed(error.what());
       if (asked != nullptr) {
         *asked = error.after();
@@ -262,7 +266,7 @@ class SinkFeed::State {
   mutable std::mutex mutex_;
   std::condition_variable wake_;   // the thread: the end begins
   std::condition_variable ended_;  // who ends it: the thread has ended
-  std::deque<Queued> queue_;
+  std::deque<QueuedEvent> queue_;
   std::size_t bytes_ = 0;  // of the queue
   std::size_t in_hand_ = 0;
   bool ending_ = false;

@@ -6,6 +6,7 @@ import :sink;
 
 export namespace tessera::sinks {
 
+/// What a sink may cost.
 struct FeedLimits {
   // What waits in the queue. Beyond it, the oldest events are dropped, but for starts and ends.
   std::size_t events = 4096;

@@ -25,9 +25,9 @@ constexpr std::string_view command_name = "command";
 
 }  // namespace
 
-Unavailable::Unavailable(ErrorFields fields, double after)
+UnavailableError::UnavailableError(ErrorFields fields, double after)
     : Error(std::move(fields)), after_(after) {}
-double Unavailable::after() const noexcept { return after_; }
+double UnavailableError::after() const noexcept { return after_; }
 
 Sink::~Sink() = default;
 void Sink::check() const {}

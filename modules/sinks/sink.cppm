@@ -9,10 +9,10 @@ export namespace tessera::sinks {
 
 /// Thrown by a sink whose receiver cannot take anything now: the same events are given to it again,
 /// after a pause that grows.
-class Unavailable : public Error {
+class UnavailableError : public Error {
  public:
   /// `after`: seconds that the receiver asks for; 0: it asks for none.
-  explicit Unavailable(ErrorFields fields, double after = 0);
+  explicit UnavailableError(ErrorFields fields, double after = 0);
   double after() const noexcept;
 
  private:
@@ -35,8 +35,8 @@ class Sink {
   /// functions. It starts no thread, and leaves nothing. Error (input): a port is taken, a program
   /// is not there.
   virtual void check() const;
-  /// The next events, in their order. Throws Unavailable where none of them was taken for good: they
-  /// come again, first and alone. Another exception: they are lost.
+  /// The next events, in their order. Throws UnavailableError where none of them was taken for
+  /// good: they come again, first and alone. Another exception: they are lost.
   virtual void take(std::span<const Event> events) = 0;
   /// No further events follow. `seconds`: what is left of patience().
   virtual void finish(double seconds);

@@ -28,14 +28,14 @@ constexpr std::size_t largest_answer = std::size_t{1} << 20;
 constexpr double longest_pause = 60;  // that a server may ask for
 
 template <auto Free>
-struct Freed {
+struct FreeCall {
   template <class T>
   void operator()(T* object) const {
     Free(object);
   }
 };
-using Url = std::unique_ptr<CURLU, Freed<curl_url_cleanup>>;
-using Text = std::unique_ptr<char, Freed<curl_free>>;
+using Url = std::unique_ptr<CURLU, FreeCall<curl_url_cleanup>>;
+using Text = std::unique_ptr<char, FreeCall<curl_free>>;
 
 /// A part of the URL; empty where it has none.
 std::string part_of(const Url& url, CURLUPart part) {
@@ -121,8 +121,9 @@ ServerOptions read_server_options(PluginOptions& options, const std::string& url
     options.refuse("url must begin with http:// or https:// and a host");
   }
   if (!part_of(parsed, CURLUPART_USER).empty() || !part_of(parsed, CURLUPART_PASSWORD).empty()) {
-    options.refuse("url must have no user and no password, as a config is shown and stored: use user "
-                   "and token_env or token_file");
+    options.refuse(
+        "url must have no user and no password, as a config is shown and stored: use user "
+        "and token_env or token_file");
   }
   if (!part_of(parsed, CURLUPART_QUERY).empty() || !part_of(parsed, CURLUPART_FRAGMENT).empty()) {
     options.refuse("url must have no '?' and no '#'");
@@ -147,14 +148,15 @@ struct HttpClient::State {
   std::string thing;
   ServerOptions options;
   std::string token;
-  std::unique_ptr<CURL, Freed<curl_easy_cleanup>> curl;
-  std::unique_ptr<curl_slist, Freed<curl_slist_free_all>> headers;
+  std::unique_ptr<CURL, FreeCall<curl_easy_cleanup>> curl;
+  std::unique_ptr<curl_slist, FreeCall<curl_slist_free_all>> headers;
   std::array<char, CURL_ERROR_SIZE> error{};
 
   template <class T>
   void set(CURLoption option, T value) {
     if (curl_easy_setopt(curl.get(), option, value) != CURLE_OK) {
-      fail({.thing = thing, .wrong = fmt::format("libcurl refuses option {}", static_cast<int>(option))});
+      fail({.thing = thing,
+            .wrong = fmt::format("libcurl refuses option {}", static_cast<int>(option))});
     }
   }
   void add_header(const std::string& header) {
@@ -223,7 +225,7 @@ Answer HttpClient::request(const std::string& path, const std::optional<std::str
     const std::string why = s.error[0] != '\0' ? s.error.data() : curl_easy_strerror(code);
     ErrorFields fields{.thing = s.thing, .wrong = fmt::format("{}: {}", url, s.safe(why))};
     if (may_pass(code)) {
-      throw sinks::Unavailable(std::move(fields));
+      throw sinks::UnavailableError(std::move(fields));
     }
     fail(std::move(fields));
   }
@@ -243,8 +245,8 @@ Answer HttpClient::request(const std::string& path, const std::optional<std::str
   if (may_pass(answer.code)) {
     curl_off_t after = 0;
     curl_easy_getinfo(s.curl.get(), CURLINFO_RETRY_AFTER, &after);
-    throw sinks::Unavailable(std::move(fields),
-                             std::clamp(static_cast<double>(after), 0.0, longest_pause));
+    throw sinks::UnavailableError(std::move(fields),
+                                  std::clamp(static_cast<double>(after), 0.0, longest_pause));
   }
   fail(std::move(fields));
 }

@@ -17,7 +17,7 @@ struct ServerOptions {
   std::string user = {};  // with it, the token is a password
 };
 
-/// Reads url, token_env, token_file and user. Errors (input): no URL of HTTP, one with a password.
+/// Reads the address, token_env, token_file and user. Errors (input): no URL of HTTP, one with a password.
 ServerOptions read_server_options(tessera::PluginOptions& options, const std::string& url);
 
 /// Error (input): the token cannot be read.
@@ -36,9 +36,9 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  /// The answer to JSON that is sent, or without it to a request to get something: one of 200 to 299,
-  /// or `expected`. Throws Unavailable for what may pass (no connection, no time, 408, 429, 5xx),
-  /// Error for the rest, without the token.
+  /// The answer to JSON that is sent, or without it to a request to get something: one of 200 to
+  /// 299, or `expected`. Throws UnavailableError for what may pass (no connection, no time, 408,
+  /// 429, 5xx), Error for the rest, without the token.
   Answer request(const std::string& path, const std::optional<std::string>& json,
                  long expected = 200);
   /// As a part of a URL.

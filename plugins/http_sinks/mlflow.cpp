@@ -142,9 +142,8 @@ class MlflowSink final : public Sink {
                               {"key", "tessera.error"},
                               {"value", cut_text(end->text, longest_tag)}});
       }
-      post("runs/update", {{"run_id", run()},
-                           {"status", status},
-                           {"end_time", milliseconds(events.back().time)}});
+      post("runs/update",
+           {{"run_id", run()}, {"status", status}, {"end_time", milliseconds(events.back().time)}});
     }
   }
 
@@ -179,8 +178,8 @@ class MlflowSink final : public Sink {
 
   std::string find_experiment() {
     constexpr long not_found = 404;
-    const std::string path = api + "experiments/get-by-name?experiment_name=" +
-                             client_->escaped(experiment_);
+    const std::string path =
+        api + "experiments/get-by-name?experiment_name=" + client_->escaped(experiment_);
     const Answer answer = client_->request(path, {}, not_found);
     if (answer.code != not_found) {
       return text_at(answer, {"experiment", "experiment_id"});
@@ -196,13 +195,12 @@ class MlflowSink final : public Sink {
 
   /// A run with this tag; empty: there is none.
   std::string find_run(const std::string& tag, const std::string& value) {
-    const Answer answer =
-        client_->request(api + "runs/search",
-                         json{{"experiment_ids", json::array({experiment_id_})},
-                              {"filter", fmt::format("tags.`{}` = '{}'", tag, value)},
-                              {"order_by", json::array({"attributes.start_time DESC"})},
-                              {"max_results", 1}}
-                             .dump());
+    const Answer answer = client_->request(
+        api + "runs/search", json{{"experiment_ids", json::array({experiment_id_})},
+                                  {"filter", fmt::format("tags.`{}` = '{}'", tag, value)},
+                                  {"order_by", json::array({"attributes.start_time DESC"})},
+                                  {"max_results", 1}}
+                                 .dump());
     const json parsed = json::parse(answer.body, nullptr, false);
     const bool found = parsed.is_object() && parsed.contains("runs") && parsed["runs"].is_array() &&
                        !parsed["runs"].empty();
@@ -221,11 +219,12 @@ class MlflowSink final : public Sink {
     if (run_.empty()) {
       tried_to_create_ = true;
       json tags = json::array();
-      for (const auto& [key, value] : {std::pair<std::string, std::string>{"tessera.run", start.run},
-                                       {"tessera.start", this_start},
-                                       {"tessera.version", start.version},
-                                       {"tessera.host", start.host},
-                                       {"mlflow.source.name", start.name}}) {
+      for (const auto& [key, value] :
+           {std::pair<std::string, std::string>{"tessera.run", start.run},
+            {"tessera.start", this_start},
+            {"tessera.version", start.version},
+            {"tessera.host", start.host},
+            {"mlflow.source.name", start.name}}) {
         tags.push_back({{"key", key}, {"value", value}});
       }
       const Answer made = post("runs/create", {{"experiment_id", experiment_id_},
@@ -252,7 +251,7 @@ class MlflowSink final : public Sink {
   std::string name_;
   std::unique_ptr<HttpClient> client_;
   std::string experiment_id_;
-  std::string run_;  // its id there
+  std::string run_;                 // its id there
   std::optional<json> parameters_;  // that are not sent
   bool is_continued_ = false;
   bool tried_to_create_ = false;

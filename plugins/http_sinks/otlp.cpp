@@ -109,20 +109,19 @@ class OtlpSink final : public Sink {
       if (name.starts_with("rejected") && value != "0" && value != 0) {
         sent_ = {};
         fail({.thing = thing,
-              .wrong = "the server refuses a part: " +
-                       cut_text(parsed["partialSuccess"].dump(), 300)});
+              .wrong =
+                  "the server refuses a part: " + cut_text(parsed["partialSuccess"].dump(), 300)});
       }
     }
   }
 
   json resource() const {
     return {{"attributes",
-             json::array({attribute("service.name", service_),
-                          attribute("service.instance.id", start_.run),
-                          attribute("service.version", start_.version),
-                          attribute("host.name", start_.host),
-                          attribute("tessera.run.name", start_.name),
-                          attribute("tessera.ranks", start_.ranks)})}};
+             json::array(
+                 {attribute("service.name", service_), attribute("service.instance.id", start_.run),
+                  attribute("service.version", start_.version), attribute("host.name", start_.host),
+                  attribute("tessera.run.name", start_.name),
+                  attribute("tessera.ranks", start_.ranks)})}};
   }
 
   /// Null: there is nothing of this kind.
@@ -175,7 +174,8 @@ class OtlpSink final : public Sink {
     return request;
   }
 
-  static void add_points(std::map<std::string, json>& points, double time, const StepNumbers& step) {
+  static void add_points(std::map<std::string, json>& points, double time,
+                         const StepNumbers& step) {
     const auto add = [&](const std::string& name, double value) {
       json point = {{"timeUnixNano", nanoseconds(time)}};
       if (std::isfinite(value)) {
@@ -203,15 +203,16 @@ class OtlpSink final : public Sink {
 
   /// Its id follows from what it is: one that comes again is the same.
   json span_of(double time, const PhaseSpan& span) const {
-    return {{"traceId", trace_id()},
-            {"spanId", id_of(fmt::format("{} {} {} {}", start_.run, span.name, span.step, time))
-                           .substr(0, 16)},
-            {"parentSpanId", root_id()},
-            {"name", span.name},
-            {"kind", internal_span},
-            {"startTimeUnixNano", nanoseconds(time - span.seconds)},
-            {"endTimeUnixNano", nanoseconds(time)},
-            {"attributes", json::array({attribute("tessera.step", span.step)})}};
+    return {
+        {"traceId", trace_id()},
+        {"spanId",
+         id_of(fmt::format("{} {} {} {}", start_.run, span.name, span.step, time)).substr(0, 16)},
+        {"parentSpanId", root_id()},
+        {"name", span.name},
+        {"kind", internal_span},
+        {"startTimeUnixNano", nanoseconds(time - span.seconds)},
+        {"endTimeUnixNano", nanoseconds(time)},
+        {"attributes", json::array({attribute("tessera.step", span.step)})}};
   }
   json root_span(double time, bool failed) const {
     return {{"traceId", trace_id()},

@@ -86,24 +86,32 @@ class Page final : public prometheus::Collectable {
                     {"name", start_.name},
                     {"version", start_.version},
                     {"host", start_.host}})}},
-        {"tessera_ranks", "Its ranks.", MetricType::Gauge,
+        {"tessera_ranks",
+         "Its ranks.",
+         MetricType::Gauge,
          {gauge(static_cast<double>(start_.ranks))}},
-        {"tessera_step", "Steps that are done.", MetricType::Gauge,
+        {"tessera_step",
+         "Steps that are done.",
+         MetricType::Gauge,
          {gauge(static_cast<double>(step_))}},
-        {"tessera_steps_planned", "Steps of the whole run.", MetricType::Gauge,
+        {"tessera_steps_planned",
+         "Steps of the whole run.",
+         MetricType::Gauge,
          {gauge(static_cast<double>(start_.steps))}},
-        {"tessera_event_time_seconds", "When the run has told something last, in Unix time.",
-         MetricType::Gauge, {gauge(time_)}}};
-    prometheus::MetricFamily seconds{"tessera_phase_seconds_total", "Seconds of each phase.",
-                                     MetricType::Counter, {}};
-    prometheus::MetricFamily times{"tessera_phase_count_total", "How often it has ended.",
-                                   MetricType::Counter, {}};
+        {"tessera_event_time_seconds",
+         "When the run has told something last, in Unix time.",
+         MetricType::Gauge,
+         {gauge(time_)}}};
+    prometheus::MetricFamily seconds{
+        "tessera_phase_seconds_total", "Seconds of each phase.", MetricType::Counter, {}};
+    prometheus::MetricFamily times{
+        "tessera_phase_count_total", "How often it has ended.", MetricType::Counter, {}};
     for (const auto& [name, phase] : phases_) {
       seconds.metric.push_back(counter(phase.seconds, {{"phase", name}}));
       times.metric.push_back(counter(static_cast<double>(phase.count), {{"phase", name}}));
     }
-    prometheus::MetricFamily lines{"tessera_log_lines_total", "Lines that the run has logged.",
-                                   MetricType::Counter, {}};
+    prometheus::MetricFamily lines{
+        "tessera_log_lines_total", "Lines that the run has logged.", MetricType::Counter, {}};
     for (const auto& [level, count] : lines_) {
       lines.metric.push_back(counter(static_cast<double>(count), {{"level", level}}));
     }
@@ -111,7 +119,9 @@ class Page final : public prometheus::Collectable {
       all.push_back(std::move(*family));
     }
     for (const auto& [name, number] : numbers_) {
-      all.push_back({name, "Of the last step: " + number.name + ".", MetricType::Gauge,
+      all.push_back({name,
+                     "Of the last step: " + number.name + ".",
+                     MetricType::Gauge,
                      {gauge(number.value)}});
     }
     return all;

@@ -22,13 +22,15 @@ import tessera.sinks;
 using namespace tessera;
 using namespace tessera::sinks;
 using nlohmann::json;
+using tessera::testing::error_of;
 using tessera::testing::Folder;
 using tessera::testing::read_if_there;
 
 namespace {
 
 std::unique_ptr<Sink> command_of(const json& command, double finish_seconds = 5) {
-  return load_sink("command", json{{"command", command}, {"finish_seconds", finish_seconds}}.dump());
+  return load_sink("command",
+                   json{{"command", command}, {"finish_seconds", finish_seconds}}.dump());
 }
 std::unique_ptr<Sink> shell(const std::string& script, double finish_seconds = 5) {
   return command_of({"sh", "-c", script}, finish_seconds);
@@ -37,21 +39,13 @@ std::unique_ptr<Sink> shell(const std::string& script, double finish_seconds = 5
 std::vector<Event> steps(int count, std::size_t text = 0) {
   std::vector<Event> events = {{.time = 1, .content = RunStart{.run = "r"}}};
   for (int i = 1; i <= count; ++i) {
-    events.push_back({.time = 1, .content = StepNumbers{.step = i, .numbers = {{"loss", 0.5 * i}}}});
+    events.push_back(
+        {.time = 1, .content = StepNumbers{.step = i, .numbers = {{"loss", 0.5 * i}}}});
     if (text > 0) {
       events.push_back({.time = 1, .content = LogLine{.text = std::string(text, 'x')}});
     }
   }
   return events;
-}
-
-std::string error_of(const auto& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -86,7 +80,7 @@ TEST_CASE("a program that does not read is waited for, and gets every line once"
     try {
       sink->take(events);
       break;
-    } catch (const Unavailable& error) {
+    } catch (const UnavailableError& error) {
       CHECK(has(error.what(), "the program does not read its input"));
       REQUIRE(++times < 20);
       folder.write("go", "");

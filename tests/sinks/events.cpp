@@ -54,9 +54,8 @@ TEST_CASE("numbers round-trip, and those that are not finite are null") {
   const double odd = 0.1 + 0.2;
   const json line = line_of(StepNumbers{
       .step = 1,
-      .numbers = {{"odd", odd},
-                  {"nan", std::nan("")},
-                  {"inf", std::numeric_limits<double>::infinity()}}});
+      .numbers = {
+          {"odd", odd}, {"nan", std::nan("")}, {"inf", std::numeric_limits<double>::infinity()}}});
   CHECK(line["numbers"]["odd"].get<double>() == odd);
   CHECK(line["numbers"]["nan"].is_null());
   CHECK(line["numbers"]["inf"].is_null());

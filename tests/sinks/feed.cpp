@@ -58,9 +58,8 @@ struct Received {
   template <class T>
   int count() {
     const std::lock_guard lock(mutex);
-    return static_cast<int>(std::ranges::count_if(events, [](const Event& event) {
-      return std::holds_alternative<T>(event.content);
-    }));
+    return static_cast<int>(std::ranges::count_if(
+        events, [](const Event& event) { return std::holds_alternative<T>(event.content); }));
   }
 };
 
@@ -96,10 +95,11 @@ struct Fed {
   std::shared_ptr<Received> received = std::make_shared<Received>();
   std::unique_ptr<SinkFeed> feed;
 
-  explicit Fed(Before before = [](int) {}, const FeedLimits& limits = quick, double patience = 5)
+  explicit Fed(
+      Before before = [](int) {}, const FeedLimits& limits = quick, double patience = 5)
       : feed(std::make_unique<SinkFeed>(
-            "sinks[0] (test)",
-            std::make_unique<TestSink>(received, std::move(before), patience), limits)) {}
+            "sinks[0] (test)", std::make_unique<TestSink>(received, std::move(before), patience),
+            limits)) {}
   void tell(EventContent content) const {
     feed->tell(std::make_shared<const Event>(Event{.time = 1, .content = std::move(content)}));
   }
@@ -115,9 +115,7 @@ struct Fed {
 };
 
 /// Every event is somewhere.
-void adds_up(const FeedCounts& counts) {
-  CHECK(counts.told == counts.delivered + counts.lost());
-}
+void adds_up(const FeedCounts& counts) { CHECK(counts.told == counts.delivered + counts.lost()); }
 
 std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t last) {
   std::vector<std::int64_t> all;
@@ -131,7 +129,7 @@ std::vector<std::int64_t> numbers(std::int64_t first, std::int64_t last) {
 struct Logged {
   std::shared_ptr<std::pair<std::mutex, std::vector<std::string>>> lines =
       std::make_shared<std::pair<std::mutex, std::vector<std::string>>>();
-  LogListener listener{[lines = lines](const LoggedLine& line) {
+  LogListener listener{[lines = lines](const LogEntry& line) {
     const std::lock_guard lock(lines->first);
     lines->second.emplace_back(line.text);
   }};
@@ -140,9 +138,8 @@ struct Logged {
     return lines->second;
   }
   int with(std::string_view text) const {
-    return static_cast<int>(std::ranges::count_if(all(), [&](const std::string& line) {
-      return line.find(text) != std::string::npos;
-    }));
+    return static_cast<int>(std::ranges::count_if(
+        all(), [&](const std::string& line) { return line.find(text) != std::string::npos; }));
   }
 };
 
@@ -194,7 +191,8 @@ TEST_CASE("a full queue loses the oldest numbers, and neither the start nor the 
   CHECK(fed.received->count<RunStart>() == 1);
   CHECK(fed.received->count<RunEnd>() == 1);
   CHECK(logged.with("sinks[0] (test): does not keep up with the run, and loses events") == 1);
-  CHECK(logged.with("sinks[0] (test): 901 of 1002 events were lost, 901 as its queue was full") == 1);
+  CHECK(logged.with("sinks[0] (test): 901 of 1002 events were lost, 901 as its queue was full") ==
+        1);
 }
 
 TEST_CASE("the queue is bounded in bytes, and an event that is too large is lost alone") {
@@ -230,7 +228,7 @@ TEST_CASE("a sink that was not available gets the same events again") {
   const Logged logged;
   const Fed fed([](int call) {
     if (call <= 5) {
-      throw Unavailable({.thing = "test", .wrong = "is away"});
+      throw UnavailableError({.thing = "test", .wrong = "is away"});
     }
   });
   fed.tell(RunStart{});
@@ -252,7 +250,7 @@ TEST_CASE("a sink says how long it is to be left alone") {
   const Fed fed(
       [&](int call) {
         if (call == 1) {
-          throw Unavailable({.wrong = "is away"}, 0.3);
+          throw UnavailableError({.wrong = "is away"}, 0.3);
         }
         second = since(start);
       },
@@ -271,7 +269,7 @@ TEST_CASE("what is never taken is given up after some tries, but not the start")
   const Fed fed(
       [](int call) {
         if (call <= 20) {
-          throw Unavailable({.wrong = "is away"});
+          throw UnavailableError({.wrong = "is away"});
         }
       },
       limits);
@@ -285,7 +283,7 @@ TEST_CASE("what is never taken is given up after some tries, but not the start")
   }
   fed.finish();
 
-  const Fed others([](int) { throw Unavailable({.wrong = "is away"}); }, limits);
+  const Fed others([](int) { throw UnavailableError({.wrong = "is away"}); }, limits);
   others.tell_steps(1, 1);
   while (others.feed->counts().refused == 0) {
     sleep(0.001);
@@ -342,7 +340,7 @@ TEST_CASE("failures that come and go do not fill the terminal") {
 
 TEST_CASE("the end of a run waits for a limited time, and says what is left") {
   const Logged logged;
-  const Fed fed([](int) { throw Unavailable({.wrong = "is away"}); }, quick, 0.2);
+  const Fed fed([](int) { throw UnavailableError({.wrong = "is away"}); }, quick, 0.2);
   fed.tell(RunStart{});
   fed.tell_steps(1, 9);
   const auto start = Clock::now();
@@ -417,19 +415,18 @@ TEST_CASE("one stream has several sinks, of which the worst holds up no other on
   const auto bad = std::make_shared<Received>();
   const auto open = std::make_shared<std::atomic<bool>>(false);
   EventStream stream;
-  stream.add(std::make_unique<SinkFeed>(
-      "bad",
-      std::make_unique<TestSink>(
-          bad,
-          [open](int) {
-            while (!*open) {
-              sleep(0.001);
-            }
-          },
-          0.3),
-      quick));
-  stream.add(std::make_unique<SinkFeed>(
-      "good", std::make_unique<TestSink>(good, [](int) {}, 0.3), quick));
+  stream.add(std::make_unique<SinkFeed>("bad",
+                                        std::make_unique<TestSink>(
+                                            bad,
+                                            [open](int) {
+                                              while (!*open) {
+                                                sleep(0.001);
+                                              }
+                                            },
+                                            0.3),
+                                        quick));
+  stream.add(
+      std::make_unique<SinkFeed>("good", std::make_unique<TestSink>(good, [](int) {}, 0.3), quick));
   stream.tell(RunStart{});
   for (int i = 1; i <= 100; ++i) {
     stream.tell(StepNumbers{.step = i});
@@ -469,7 +466,7 @@ TEST_CASE("10,000 faults in any order: all events are accounted for, none comes 
           switch ((*draws)() % 5) {
             case 0:
               ++faults;
-              throw Unavailable({.wrong = "is away"}, 0.00001);
+              throw UnavailableError({.wrong = "is away"}, 0.00001);
             case 1:
               ++faults;
               fail("broken");

@@ -41,10 +41,10 @@ std::unique_ptr<Sink> sink_of(const std::string& name, const json& options) {
   return load_sink(name, options.dump());
 }
 
-std::string error_of(const auto& act) {
+std::string problem_of(const auto& act) {
   try {
     act();
-  } catch (const Unavailable& error) {
+  } catch (const UnavailableError& error) {
     return std::string("unavailable: ") + error.what();
   } catch (const Error& error) {
     return error.what();
@@ -62,20 +62,22 @@ bool has(const std::string& text, const std::string& part) {
 const std::string run_id = "0123456789abcdef0123456789abcdef";
 
 Event start_event(bool continues = false, double time = 100) {
-  return {.time = time,
-          .content = RunStart{.run = run_id,
-                              .name = "tiny",
-                              .version = "0.1.0",
-                              .host = "here",
-                              .config = R"({"train":{"steps":3,"clip":1.5},"data":{"text":["a.txt"]},
+  return {
+      .time = time,
+      .content = RunStart{.run = run_id,
+                          .name = "tiny",
+                          .version = "0.1.0",
+                          .host = "here",
+                          .config = R"({"train":{"steps":3,"clip":1.5},"data":{"text":["a.txt"]},
                                 "parallel":[{"style":"FSDP"}],"log":{"metrics":""},"sinks":null})",
-                              .ranks = 2,
-                              .steps = 3,
-                              .continues = continues}};
+                          .ranks = 2,
+                          .steps = 3,
+                          .continues = continues}};
 }
 Event step_event(std::int64_t step, double loss) {
-  return {.time = 100.0 + static_cast<double>(step),
-          .content = StepNumbers{.step = step, .numbers = {{"loss", loss}, {"experts/largest", 2}}}};
+  return {
+      .time = 100.0 + static_cast<double>(step),
+      .content = StepNumbers{.step = step, .numbers = {{"loss", loss}, {"experts/largest", 2}}}};
 }
 Event end_event(Outcome outcome = Outcome::done, const std::string& text = "") {
   return {.time = 200, .content = RunEnd{.outcome = outcome, .step = 3, .text = text}};
@@ -87,7 +89,7 @@ void taken(Sink& sink, std::span<const Event> events) {
     try {
       sink.take(events);
       return;
-    } catch (const Unavailable&) {
+    } catch (const UnavailableError&) {
       continue;
     }
   }
@@ -126,7 +128,8 @@ struct Mlflow {
       const std::string name = request.path.substr(request.path.find('=') + 1);
       return !experiments.contains(name)
                  ? Reply{.code = 404, .body = R"({"error_code":"RESOURCE_DOES_NOT_EXIST"})"}
-                 : Reply{.body = json{{"experiment", {{"experiment_id", experiments[name]}}}}.dump()};
+                 : Reply{.body =
+                             json{{"experiment", {{"experiment_id", experiments[name]}}}}.dump()};
     }
     if (call == "experiments/create") {
       const std::string name = body.at("name");
@@ -265,9 +268,11 @@ TEST_CASE("a run of MLflow has the parameters, the metrics and the outcome") {
   const HttpServer server([&](const Request& request) { return state.answer(request); });
   const auto sink = sink_of("mlflow", {{"url", server.url() + "/"}, {"experiment", "mine"}});
   sink->check();
-  const std::vector<Event> events = {
-      start_event(), step_event(1, 2.5), step_event(2, std::nan("")), step_event(3, INFINITY),
-      {.time = 150, .content = LogLine{.text = "a line"}}};
+  const std::vector<Event> events = {start_event(),
+                                     step_event(1, 2.5),
+                                     step_event(2, std::nan("")),
+                                     step_event(3, INFINITY),
+                                     {.time = 150, .content = LogLine{.text = "a line"}}};
   sink->take(events);
   const std::vector<Event> end = {end_event(Outcome::failed, "it broke")};
   sink->take(end);
@@ -325,14 +330,16 @@ TEST_CASE("many numbers are sent in requests that the server takes") {
   for (int i = 0; i < 2500; ++i) {
     numbers.emplace_back("n" + std::to_string(i), i);
   }
-  const std::vector<Event> events = {start_event(),
-                                     {.time = 1, .content = StepNumbers{.step = 1, .numbers = numbers}}};
+  const std::vector<Event> events = {
+      start_event(), {.time = 1, .content = StepNumbers{.step = 1, .numbers = numbers}}};
   sink->take(events);
   CHECK(state.problems.empty());
   CHECK(state.runs.at(0).metrics.size() == 2500);
 }
 
-TEST_CASE("faults of an MLflow server lose nothing and repeat nothing") { mlflow_with_faults(500, 3); }
+TEST_CASE("faults of an MLflow server lose nothing and repeat nothing") {
+  mlflow_with_faults(500, 3);
+}
 
 TEST_CASE("10,000 faults of an MLflow server lose nothing and repeat nothing", "[.long]") {
   mlflow_with_faults(10'000, 5);
@@ -343,7 +350,7 @@ TEST_CASE("what another server answers is an error that says so") {
   const HttpServer server([&](const Request&) { return reply; });
   const auto sink = sink_of("mlflow", {{"url", server.url()}});
   const std::vector<Event> events = {start_event()};
-  const auto error = [&] { return error_of([&] { sink->take(events); }); };
+  const auto error = [&] { return problem_of([&] { sink->take(events); }); };
   reply = {.body = "<html>hello</html>"};
   has(error(), "the server's answer has no 'experiment'");
   reply = {.code = 403, .body = "no\x1b[31m entry"};
@@ -358,22 +365,20 @@ TEST_CASE("what another server answers is an error that says so") {
   CHECK_FALSE(error().empty());
   const auto early = sink_of("mlflow", {{"url", server.url()}});
   const std::vector<Event> steps = {step_event(1, 1)};
-  has(error_of([&] { early->take(steps); }), "the run has not told its start");
+  has(problem_of([&] { early->take(steps); }), "the run has not told its start");
 }
 
 TEST_CASE("a server that is not there, or says when to come again, is waited for") {
   const std::vector<Event> events = {start_event()};
-  const auto away =
-      sink_of("mlflow", {{"url", "http://127.0.0.1:" + std::to_string(free_port())}});
-  has(error_of([&] { away->take(events); }), "unavailable: mlflow: http://127.0.0.1:");
-  const HttpServer server([&](const Request&) {
-    return Reply{.code = 503, .headers = "Retry-After: 7\r\n"};
-  });
+  const auto away = sink_of("mlflow", {{"url", "http://127.0.0.1:" + std::to_string(free_port())}});
+  has(problem_of([&] { away->take(events); }), "unavailable: mlflow: http://127.0.0.1:");
+  const HttpServer server(
+      [&](const Request&) { return Reply{.code = 503, .headers = "Retry-After: 7\r\n"}; });
   const auto sink = sink_of("mlflow", {{"url", server.url()}});
   try {
     sink->take(events);
     FAIL("it was taken");
-  } catch (const Unavailable& error) {
+  } catch (const UnavailableError& error) {
     CHECK(error.after() == 7);
   }
 }
@@ -381,12 +386,11 @@ TEST_CASE("a server that is not there, or says when to come again, is waited for
 TEST_CASE("a server that never answers is given up after seconds", "[.long]") {
   const std::vector<Event> events = {start_event()};
   for (const Fault fault : {Fault::never, Fault::slow}) {
-    const HttpServer server([&](const Request&) {
-      return Reply{.body = std::string(100'000, 'x'), .fault = fault};
-    });
+    const HttpServer server(
+        [&](const Request&) { return Reply{.body = std::string(100'000, 'x'), .fault = fault}; });
     const auto sink = sink_of("mlflow", {{"url", server.url()}});
     const auto start = std::chrono::steady_clock::now();
-    has(error_of([&] { sink->take(events); }), "unavailable: ");
+    has(problem_of([&] { sink->take(events); }), "unavailable: ");
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(8));
   }
 }
@@ -403,37 +407,37 @@ TEST_CASE("a token comes from the environment or a file, and is in no error") {
     return Reply{.code = 401, .body = "bad token: " + request.head};
   });
   const std::vector<Event> events = {start_event()};
-  for (const json& options : {json{{"token_env", "TESSERA_TEST_TOKEN"}}, json{{"token_file", file}}}) {
+  for (const json& options :
+       {json{{"token_env", "TESSERA_TEST_TOKEN"}}, json{{"token_file", file}}}) {
     json all = options;
     all["url"] = server.url();
     const auto sink = sink_of("mlflow", all);
     sink->check();
-    const std::string error = error_of([&] { sink->take(events); });
+    const std::string error = problem_of([&] { sink->take(events); });
     has(head, "Authorization: Bearer " + token);
     has(error, "Bearer ***");
     CHECK(error.find(token) == std::string::npos);
   }
-  const auto with_user = sink_of("mlflow", {{"url", server.url()},
-                                            {"user", "me"},
-                                            {"token_env", "TESSERA_TEST_TOKEN"}});
-  static_cast<void>(error_of([&] { with_user->take(events); }));
+  const auto with_user = sink_of(
+      "mlflow", {{"url", server.url()}, {"user", "me"}, {"token_env", "TESSERA_TEST_TOKEN"}});
+  static_cast<void>(problem_of([&] { with_user->take(events); }));
   has(head, "Authorization: Basic bWU6dmVyeS1zZWNyZXQtdG9rZW4=");
   ::chmod(file.c_str(), 0644);
-  has(error_of([&] { sink_of("otlp", {{"token_file", file}})->check(); }), "otlp: token_file");
-  has(error_of([&] { sink_of("otlp", {{"token_env", "TESSERA_TEST_NONE"}})->check(); }),
+  has(problem_of([&] { sink_of("otlp", {{"token_file", file}})->check(); }), "otlp: token_file");
+  has(problem_of([&] { sink_of("otlp", {{"token_env", "TESSERA_TEST_NONE"}})->check(); }),
       "token_env names TESSERA_TEST_NONE, which is not set");
   ::setenv("TESSERA_TEST_TOKEN", "two\nlines", 1);
-  has(error_of([&] { sink_of("otlp", {{"token_env", "TESSERA_TEST_TOKEN"}})->check(); }),
+  has(problem_of([&] { sink_of("otlp", {{"token_env", "TESSERA_TEST_TOKEN"}})->check(); }),
       "characters that no header may have");
   ::unsetenv("TESSERA_TEST_TOKEN");
 }
 
 TEST_CASE("a url that is none, or has a secret, is refused") {
   const auto refusal = [](const std::string& url) {
-    return error_of([&] { sink_of("otlp", {{"url", url}}); });
+    return problem_of([&] { sink_of("otlp", {{"url", url}}); });
   };
-  for (const char* const wrong : {"", "x", "ftp://host", "file:///etc/passwd", "http://",
-                                  "http://a b", "gopher://host:1"}) {
+  for (const char* const wrong :
+       {"", "x", "ftp://host", "file:///etc/passwd", "http://", "http://a b", "gopher://host:1"}) {
     INFO(wrong);
     has(refusal(wrong), "url must begin with http:// or https:// and a host");
   }
@@ -464,13 +468,13 @@ TEST_CASE("OTLP has metrics, spans and log records of the run") {
   CHECK(resource[0] == json::parse(R"({"key":"service.name","value":{"stringValue":"mine"}})"));
   CHECK(resource[1]["value"]["stringValue"] == run_id);
   const json& gauges = metrics["resourceMetrics"][0]["scopeMetrics"][0]["metrics"];
-  const auto gauge = std::ranges::find_if(gauges, [](const json& g) { return g["name"] == "tessera.loss"; });
+  const auto gauge =
+      std::ranges::find_if(gauges, [](const json& g) { return g["name"] == "tessera.loss"; });
   REQUIRE(gauge != gauges.end());
   CHECK((*gauge)["gauge"]["dataPoints"] ==
         json::parse(R"([{"timeUnixNano":"101000000000","asDouble":2.5},
           {"timeUnixNano":"102000000000","flags":1}])"));
-  const json& spans =
-      json::parse(requests[1].body)["resourceSpans"][0]["scopeSpans"][0]["spans"];
+  const json& spans = json::parse(requests[1].body)["resourceSpans"][0]["scopeSpans"][0]["spans"];
   REQUIRE(spans.size() == 2);
   CHECK(spans[0]["name"] == "step");
   CHECK(spans[0]["startTimeUnixNano"] == "102500000000");
@@ -519,9 +523,10 @@ TEST_CASE("OTLP sends each signal once, whatever fails between") {
 
 TEST_CASE("a part that an OTLP server refuses is an error") {
   const HttpServer server([](const Request&) {
-    return Reply{.body = R"({"partialSuccess":{"rejectedDataPoints":"2","errorMessage":"too old"}})"};
+    return Reply{.body =
+                     R"({"partialSuccess":{"rejectedDataPoints":"2","errorMessage":"too old"}})"};
   });
   const auto sink = sink_of("otlp", {{"url", server.url()}});
   const std::vector<Event> events = {start_event(), step_event(1, 1)};
-  has(error_of([&] { sink->take(events); }), "too old");
+  has(problem_of([&] { sink->take(events); }), "too old");
 }

@@ -148,9 +148,9 @@ class HttpServer {
   }
 
   void send(int connection, const Reply& reply) {
-    std::string text = "HTTP/1.1 " + std::to_string(reply.code) + " X\r\nContent-Length: " +
-                       std::to_string(reply.body.size()) + "\r\nConnection: close\r\n" +
-                       reply.headers + "\r\n" + reply.body;
+    std::string text = "HTTP/1.1 " + std::to_string(reply.code) +
+                       " X\r\nContent-Length: " + std::to_string(reply.body.size()) +
+                       "\r\nConnection: close\r\n" + reply.headers + "\r\n" + reply.body;
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     switch (reply.fault) {
       case Fault::reset:

@@ -4,12 +4,13 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "catch.hpp"
+#include "errors.hpp"
 #include "free_port.hpp"
 #include "http_server.hpp"
 
@@ -21,6 +22,7 @@ import tessera.sinks;
 using namespace tessera;
 using namespace tessera::sinks;
 using nlohmann::json;
+using tessera::testing::error_of;
 using tessera::testing::free_port;
 
 namespace {
@@ -61,15 +63,6 @@ bool has_line(const std::vector<std::string>& lines, const std::string& line) {
   return std::ranges::find(lines, line) != lines.end();
 }
 
-std::string error_of(const auto& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 }  // namespace
 
 TEST_CASE("the page has the last numbers, the phases and the lines") {
@@ -77,12 +70,20 @@ TEST_CASE("the page has the last numbers, the phases and the lines") {
   const auto sink = prometheus_at(port);
   sink->check();
   const std::vector<Event> events = {
-      {.time = 100, .content = RunStart{.run = "id", .name = "quo\"te\n", .version = "0.1.0", .host = "h",
-                                        .ranks = 2, .steps = 9}},
+      {.time = 100,
+       .content = RunStart{.run = "id",
+                           .name = "quo\"te\n",
+                           .version = "0.1.0",
+                           .host = "h",
+                           .ranks = 2,
+                           .steps = 9}},
       {.time = 101, .content = StepNumbers{.step = 1, .numbers = {{"loss", 3}}}},
       {.time = 102,
        .content = StepNumbers{.step = 2,
-                              .numbers = {{"loss", 2.5}, {"experts/largest", 1.5}, {"ranks", 7}, {"odd", std::nan("")}}}},
+                              .numbers = {{"loss", 2.5},
+                                          {"experts/largest", 1.5},
+                                          {"ranks", 7},
+                                          {"odd", std::nan("")}}}},
       {.time = 102, .content = PhaseSpan{.name = "step", .step = 1, .seconds = 0.25}},
       {.time = 102, .content = PhaseSpan{.name = "step", .step = 2, .seconds = 0.5}},
       {.time = 103, .content = LogLine{.level = LogLevel::warning, .text = "w"}}};
@@ -108,16 +109,17 @@ TEST_CASE("names and phases of the page are bounded") {
   const auto sink = prometheus_at(port);
   std::vector<Event> events = {{.time = 1, .content = RunStart{}}};
   for (int i = 0; i < 1000; ++i) {
-    events.push_back({.time = 1,
-                      .content = StepNumbers{.step = i,
-                                             .numbers = {{"n" + std::to_string(i) + std::string(1000, 'x'), 1}}}});
+    events.push_back(
+        {.time = 1,
+         .content = StepNumbers{
+             .step = i, .numbers = {{"n" + std::to_string(i) + std::string(1000, 'x'), 1}}}});
     events.push_back({.time = 1, .content = PhaseSpan{.name = "p" + std::to_string(i)}});
   }
   sink->take(events);
   const std::vector<std::string> lines = page(port);
   const auto count = [&](const std::string& beginning) {
-    return std::ranges::count_if(lines,
-                                 [&](const std::string& line) { return line.starts_with(beginning); });
+    return std::ranges::count_if(
+        lines, [&](const std::string& line) { return line.starts_with(beginning); });
   };
   CHECK(count("tessera_n") == 256);
   CHECK(count("tessera_phase_count_total{") == 32);
@@ -134,7 +136,7 @@ TEST_CASE("a port that is taken is refused before a run, and waited for within i
   CHECK(error.find("port " + std::to_string(port) + " of 127.0.0.1 cannot be used") !=
         std::string::npos);
   const std::vector<Event> events = {{.time = 1, .content = RunStart{}}};
-  CHECK_THROWS_AS(sink->take(events), Unavailable);
+  CHECK_THROWS_AS(sink->take(events), UnavailableError);
   server.reset();
   sink->take(events);
   CHECK_FALSE(page(port).empty());

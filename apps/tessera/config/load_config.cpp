@@ -101,9 +101,10 @@ class Loader {
     if (entries == nullptr) {
       problems_.add(
           place_of(node, config_.file.string()),
-          fmt::format("{0}: expected a list of tables; write [[{0}]] in the file, or on the command "
-                      "line {0}=[{1}] (all entries), {0}[0].{2}=VALUE (one value) or {0}=[] (none)",
-                      list.name, list.example, leaves.front()));
+          fmt::format(
+              "{0}: expected a list of tables; write [[{0}]] in the file, or on the command "
+              "line {0}=[{1}] (all entries), {0}[0].{2}=VALUE (one value) or {0}=[] (none)",
+              list.name, list.example, leaves.front()));
       return;
     }
     list.resize(config_, entries->size());
@@ -113,10 +114,11 @@ class Loader {
       const runs::SourceLine place = place_of(*entries->get(i), config_.file.string());
       if (entry == nullptr) {
         problems_.add(
-            place, fmt::format("{0}: expected a table such as {1}; one value of it is set by {0}.{2} "
-                               "or {0}.options.NAME",
-                               name, list.example, fmt::join(leaves.begin(), leaves.end() - 1,
-                                                             fmt::format(", {}.", name))));
+            place,
+            fmt::format("{0}: expected a table such as {1}; one value of it is set by {0}.{2} "
+                        "or {0}.options.NAME",
+                        name, list.example,
+                        fmt::join(leaves.begin(), leaves.end() - 1, fmt::format(", {}.", name))));
         continue;
       }
       list.where(config_, i) = place.text();

@@ -24,7 +24,7 @@ import tessera.sinks;
 namespace tessera::runs {
 
 RunListener::~RunListener() = default;
-void RunListener::step(const ToldStep& /*step*/) {}
+void RunListener::step(const StepReport& /*step*/) {}
 void RunListener::note(const std::string& /*text*/) {}
 void RunListener::span(const sinks::PhaseSpan& /*span*/) {}
 void RunListener::end_steps() {}
@@ -33,7 +33,7 @@ void RunListener::finish(const sinks::RunEnd& /*end*/) {}
 void RunListeners::add(std::unique_ptr<RunListener> listener) {
   all_.push_back(std::move(listener));
 }
-void RunListeners::step(const ToldStep& step) {
+void RunListeners::step(const StepReport& step) {
   for (const auto& listener : all_) {
     listener->step(step);
   }
@@ -85,12 +85,12 @@ namespace {
 
 class MetricsListener final : public RunListener {
  public:
-  explicit MetricsListener(const ToldRun& run)
+  explicit MetricsListener(const ListenerSetup& run)
       : is_stream_(is_stream(run.config.log.metrics)),
         owner_(metrics_owner(run.config.log.metrics, run.config.checkpoint.folder)),
         writer_(run.config.log.metrics, run.done) {}
   /// A file begins where the run continues, a stream keeps what it has.
-  void step(const ToldStep& step) override {
+  void step(const StepReport& step) override {
     if (!(step.again && is_stream_)) {
       StepMetrics metrics = step.metrics;
       metrics.checkpoints = owner_;
@@ -111,8 +111,9 @@ class MetricsListener final : public RunListener {
 
 class EventFileListener final : public RunListener {
  public:
-  explicit EventFileListener(const ToldRun& run) : file_(run.config.log.tensorboard, run.done) {}
-  void step(const ToldStep& step) override {
+  explicit EventFileListener(const ListenerSetup& run)
+      : file_(run.config.log.tensorboard, run.done) {}
+  void step(const StepReport& step) override {
     try_side_work(SideWork::output, "log.tensorboard", [&] { file_.write(step.metrics); });
   }
 
@@ -122,10 +123,10 @@ class EventFileListener final : public RunListener {
 
 class ProgressListener final : public RunListener {
  public:
-  explicit ProgressListener(const ToldRun& run)
+  explicit ProgressListener(const ListenerSetup& run)
       : progress_(run.begun, run.config.train.steps, run.config.log.every,
                   progress_on_stdout(run.config.machine)) {}
-  void step(const ToldStep& step) override {
+  void step(const StepReport& step) override {
     if (!step.again) {
       progress_.step(step.metrics, step.gemm_share);
     }
@@ -152,13 +153,13 @@ std::unique_ptr<sinks::Sink> make_sink(const RunSpec& config, std::size_t entry)
 /// The sinks of a config, which get what the run tells and what this process logs.
 class SinksListener final : public RunListener {
  public:
-  explicit SinksListener(const ToldRun& run) {
+  explicit SinksListener(const ListenerSetup& run) {
     for (std::size_t i = 0; i < run.config.sinks.size(); ++i) {
       stream_->add(std::make_unique<sinks::SinkFeed>(
           fmt::format("sinks[{}] ({})", i, run.config.sinks[i].sink), make_sink(run.config, i)));
     }
     stream_->tell(start_of(run));
-    log_.emplace([stream = stream_](const LoggedLine& line) {
+    log_.emplace([stream = stream_](const LogEntry& line) {
       stream->tell(sinks::LogLine{.level = static_cast<LogLevel>(line.level),
                                   .text = std::string(line.text)});
     });
@@ -170,7 +171,7 @@ class SinksListener final : public RunListener {
       finish({.outcome = sinks::Outcome::failed, .step = last_step_});
     }
   }
-  void step(const ToldStep& step) override {
+  void step(const StepReport& step) override {
     last_step_ = step.metrics.step;
     if (!step.again) {
       stream_->tell(sinks::StepNumbers{.step = last_step_, .numbers = numbers_of(step.metrics)});
@@ -186,7 +187,7 @@ class SinksListener final : public RunListener {
   }
 
  private:
-  static sinks::RunStart start_of(const ToldRun& run) {
+  static sinks::RunStart start_of(const ListenerSetup& run) {
     const RunSpec& config = run.config;
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
@@ -209,7 +210,7 @@ class SinksListener final : public RunListener {
 
 }  // namespace
 
-RunListeners listeners_of(const ToldRun& run) {
+RunListeners listeners_of(const ListenerSetup& run) {
   RunListeners all;
   if (!run.config.log.metrics.empty()) {
     all.add(std::make_unique<MetricsListener>(run));
@@ -226,10 +227,9 @@ RunListeners listeners_of(const ToldRun& run) {
 
 std::string run_identity(const RunSpec& config) {
   namespace fs = std::filesystem;
-  const std::string text =
-      config.checkpoint.folder.empty()
-          ? fmt::format("{} {}", sinks::time_now(), ::getpid())
-          : fs::absolute(config.checkpoint.folder).lexically_normal().string();
+  const std::string text = config.checkpoint.folder.empty()
+                               ? fmt::format("{} {}", sinks::time_now(), ::getpid())
+                               : fs::absolute(config.checkpoint.folder).lexically_normal().string();
   return content_hash(std::as_bytes(std::span(text)));
 }
 

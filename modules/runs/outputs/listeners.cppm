@@ -11,7 +11,7 @@ import :spec;
 export namespace tessera::runs {
 
 /// A step that was taken.
-struct ToldStep {
+struct StepReport {
   const StepMetrics& metrics;
   double gemm_share = 0;  // of the machine's ceiling
   bool again = false;     // ranks that have died since have told it already
@@ -22,7 +22,7 @@ struct ToldStep {
 class RunListener {
  public:
   virtual ~RunListener();
-  virtual void step(const ToldStep& step);
+  virtual void step(const StepReport& step);
   virtual void note(const std::string& text);
   /// A phase of a step (0: of none) that ends now.
   virtual void span(const sinks::PhaseSpan& span);
@@ -35,7 +35,7 @@ class RunListener {
 class RunListeners {
  public:
   void add(std::unique_ptr<RunListener> listener);
-  void step(const ToldStep& step);
+  void step(const StepReport& step);
   void note(const std::string& text);
   void span(const sinks::PhaseSpan& span);
   void end_steps();
@@ -48,7 +48,7 @@ class RunListeners {
 };
 
 /// What listeners must know of the run.
-struct ToldRun {
+struct ListenerSetup {
   const RunSpec& config;
   std::string identity = {};  // see run_identity
   std::int64_t begun = 0;     // steps that were done when the run began
@@ -58,7 +58,7 @@ struct ToldRun {
 
 /// The metrics file, TensorBoard's event file, the progress lines and the sinks, as the config has
 /// them. Errors (input), with the key: a file cannot be written; a sink cannot be made.
-RunListeners listeners_of(const ToldRun& run);
+RunListeners listeners_of(const ListenerSetup& run);
 
 /// The same for all parts of one run, before and after it was continued: it follows from the folder
 /// of its checkpoints. Without a folder, each start is another run.

@@ -309,7 +309,7 @@ class RankRun {
   std::optional<StepScope> kernels_;  // those that are planned for
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
-  RunListeners listeners_;  // none, but for rank 0
+  RunListeners listeners_;                // none, but for rank 0
   std::optional<Stragglers> stragglers_;  // rank 0's
   TraceSteps trace_;
   double ceiling_ = 1;

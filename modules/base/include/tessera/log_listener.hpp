@@ -6,17 +6,17 @@
 
 namespace tessera {
 
-struct LoggedLine {
+struct LogEntry {
   int level = 0;  // the number of its LogLevel, which a header cannot name
   std::string_view text = {};
 };
 
-/// While it lives, `told` gets every line that log() writes, without the rank in front. It is called
-/// by the threads that log, several at a time, and may log itself. A call that has begun may end
-/// after the listener: `told` owns what it uses. It must not throw.
+/// While it lives, `told` gets every line that log() writes, without the rank in front. It is
+/// called by the threads that log, several at a time, and may log itself. A call that has begun may
+/// end after the listener: `told` owns what it uses. It must not throw.
 class LogListener {
  public:
-  using Told = std::function<void(const LoggedLine& line)>;
+  using Told = std::function<void(const LogEntry& line)>;
   explicit LogListener(Told told);
   LogListener(const LogListener&) = delete;
   LogListener& operator=(const LogListener&) = delete;
@@ -27,6 +27,6 @@ class LogListener {
 };
 
 /// What log() calls.
-void tell_log_listeners(const LoggedLine& line);
+void tell_log_listeners(const LogEntry& line);
 
 }  // namespace tessera

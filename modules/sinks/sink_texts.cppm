@@ -1,4 +1,4 @@
-export module tessera.sinks:values;
+export module tessera.sinks:sink_texts;
 
 import tessera.base;
 
