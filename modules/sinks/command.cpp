@@ -92,7 +92,7 @@ class Program {
         }
       } else if (errno != EINTR) {
         const int error = errno;
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it may be ending
+        wait_for_end();
         fail({.thing = "command",
               .wrong = has_ended() ? "the program has ended " + end_text()
                                    : "its input cannot be written: " + reason_of(error)});
@@ -104,6 +104,14 @@ class Program {
   void close_input() {
     if (to_ >= 0) {
       ::close(std::exchange(to_, -1));
+    }
+  }
+
+  /// For the report: who has closed its input is mostly ending.
+  void wait_for_end() {
+    constexpr int most = 50;
+    for (int i = 0; i < most && !has_ended(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
 
@@ -191,6 +199,7 @@ class CommandSink final : public Sink {
     program_->close_input();
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     constexpr double after_request = 1;
+    constexpr auto advice = "it must end when its input does; finish_seconds gives it more time";
     bool asked = false;
     while (!program_->has_ended()) {
       const double left =
@@ -199,12 +208,17 @@ class CommandSink final : public Sink {
         fail({.thing = "command",
               .wrong = fmt::format("the program did not end within {} s, and was killed",
                                    finish_seconds_),
-              .advice = "it must end when its input does; finish_seconds gives it more time"});
+              .advice = advice});
       }
       if (left < std::min(after_request, finish_seconds_ / 4) && !std::exchange(asked, true)) {
         program_->ask_to_end();
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (asked && !program_->succeeded()) {
+      fail({.thing = "command",
+            .wrong = "the program did not end when its input did, and was ended",
+            .advice = advice});
     }
     if (!program_->succeeded()) {
       fail({.thing = "command", .wrong = "the program has ended " + program_->end_text()});

@@ -111,7 +111,8 @@ std::string to_json(const Event& event) {
   nlohmann::ordered_json json;
   json["time"] = event.time;
   std::visit(Members{json}, event.content);
-  return json_text(json);
+  // Texts of a run may have any bytes; lines of JSON are UTF-8.
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 std::size_t bytes_of(const Event& event) {

@@ -59,6 +59,7 @@ bool may_pass(long code) {
 }
 bool may_pass(CURLcode code) {
   switch (code) {
+    case CURLE_UNSUPPORTED_PROTOCOL:  // of an answer that is not HTTP
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_CONNECT:

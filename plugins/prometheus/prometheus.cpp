@@ -236,8 +236,9 @@ class PrometheusSink final : public Sink {
       exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
           "listening_ports", at, "num_threads", "2", "request_timeout_ms", "5000"});
     } catch (const std::exception& error) {
-      throw Unavailable({.thing = std::string(thing),
-                         .wrong = fmt::format("{} cannot be listened at ({})", at, error.what())});
+      throw UnavailableError(
+          {.thing = std::string(thing),
+           .wrong = fmt::format("{} cannot be listened at ({})", at, error.what())});
     }
     exposer_->RegisterCollectable(page_);
   }

@@ -62,8 +62,8 @@ struct SinkRun {
 
 runs::SinkConfig command(const std::string& script, double finish_seconds = 5) {
   return {.sink = "command",
-          .options = {json{{"command", {"sh", "-c", script}}, {"finish_seconds", finish_seconds}}
-                          .dump()}};
+          .options = {
+              json{{"command", {"sh", "-c", script}}, {"finish_seconds", finish_seconds}}.dump()}};
 }
 
 SinkRun run_in(const Folder& folder) {
@@ -108,9 +108,10 @@ Ended ended(const Folder& folder, const SinkRun& run) {
       });
   INFO(child.problem);
   REQUIRE(child.problem.empty());
-  return {.code = std::stoi(child.report),
-          .errors = read_if_there(errors),
-          .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
+  return {
+      .code = std::stoi(child.report),
+      .errors = read_if_there(errors),
+      .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
 }
 
 std::vector<json> lines_of(const std::string& file) {
@@ -298,18 +299,15 @@ TEST_CASE("sinks that fail, hang or end too early end no run and change none of 
   INFO(end.errors);
   CHECK(end.code == 0);
   CHECK(has(end.errors, "sinks[0] (command): command: the program has ended with exit code 3"));
-  CHECK(has(end.errors, "sinks[1] (command): command: the program did not end within"));
+  CHECK(has(end.errors, "sinks[1] (command): command: the program did not end when its input did"));
   CHECK(has(end.errors, "sinks[2] (command): command: the program has ended by signal 9"));
   CHECK(has(end.errors, "events were lost"));
   CHECK(steps_of(events_of(harmed, "step")) == numbers_to(1, 9));
-  for (const int rank : {0, 1}) {
-    const auto bytes = [&](const Folder& folder) {
-      return read_if_there(checkpoint_folder(folder / "checkpoints", 9) + "/rank-" +
-                           std::to_string(rank) + ".safetensors");
-    };
-    CHECK_FALSE(bytes(calm).empty());
-    CHECK(bytes(calm) == bytes(harmed));
-  }
+  const auto bytes = [](const Folder& folder) {
+    return read_if_there(checkpoint_folder(folder / "checkpoints", 9) + "/rank-0.safetensors");
+  };
+  CHECK_FALSE(bytes(calm).empty());
+  CHECK(bytes(calm) == bytes(harmed));
 }
 
 TEST_CASE("a sink that is wrong is refused before the run starts, with its key") {

@@ -99,8 +99,8 @@ TEST_CASE("a program that ends too early is an error, again and again") {
   const auto sink = shell("exit 7");
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   const std::vector<Event> events = steps(10);
-  std::string error;
-  for (int i = 0; i < 100 && error.empty(); ++i) {
+  std::string error = "no error";
+  for (int i = 0; i < 100 && error == "no error"; ++i) {
     error = error_of([&] { sink->take(events); });
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -142,7 +142,8 @@ TEST_CASE("a command that is wrong is refused before anything starts") {
   CHECK(has(error_of([] { command_of({"no-such-program-xyz"})->check(); }), "no-such-program-xyz"));
   CHECK(has(error_of([] { command_of(json::array()); }), "command must be a program"));
   CHECK(has(error_of([] { command_of({"sh"}, -1); }), "finish_seconds"));
-  CHECK(has(error_of([] { load_sink("command", R"({"comand": ["sh"]})"); }), "comand"));
+  CHECK(
+      has(error_of([] { load_sink("command", R"({"command": ["sh"], "comand": 1})"); }), "comand"));
   CHECK(has(error_of([] { load_sink("comand"); }), "did you mean 'command'"));
 }
 

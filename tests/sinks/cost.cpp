@@ -49,7 +49,8 @@ std::pair<double, double> cost(int sinks, const std::function<void()>& take) {
     stream.tell(StepNumbers{.step = step, .numbers = numbers});
     stream.tell(PhaseSpan{.name = "step", .step = step, .seconds = 0.1});
     times.push_back(
-        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+            .count());
     std::this_thread::sleep_for(std::chrono::microseconds(50));  // a step, of a very small model
   }
   stream.finish({});

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -103,9 +104,9 @@ struct Mlflow {
     std::string name;
     std::string status = "RUNNING";
     std::int64_t end_time = 0;
-    std::map<std::string, std::string> tags;
-    std::map<std::string, std::string> parameters;
-    std::map<std::pair<std::string, std::int64_t>, json> metrics;
+    std::map<std::string, std::string> tags = {};
+    std::map<std::string, std::string> parameters = {};
+    std::map<std::pair<std::string, std::int64_t>, json> metrics = {};
   };
   std::map<std::string, std::string> experiments;  // ids by names
   std::vector<Run> runs;
@@ -192,7 +193,8 @@ struct Mlflow {
     }
     for (const json& one : parameters) {
       const std::string key = one.at("key");
-      if (run.parameters.contains(key) && run.parameters[key] != one.at("value")) {
+      if (run.parameters.contains(key) &&
+          run.parameters[key] != one.at("value").get<std::string>()) {
         problems.push_back("parameter " + key + " changes");
       }
       run.parameters[key] = one.at("value");
@@ -201,7 +203,7 @@ struct Mlflow {
 };
 
 /// Of one kind of faults in a row; what is done before the fault, or not.
-Reply faulty(std::mt19937& random, const auto& act, int& faults, bool slow) {
+Reply faulty(std::mt19937& random, const auto& act, std::atomic<int>& faults, bool slow) {
   const unsigned draw = random();
   if (draw % 4 == 0) {
     return act();
@@ -232,7 +234,7 @@ Reply faulty(std::mt19937& random, const auto& act, int& faults, bool slow) {
 
 void mlflow_with_faults(int wanted, unsigned seed) {
   std::mt19937 random(seed);
-  int faults = 0;
+  std::atomic<int> faults = 0;
   for (int round = 0; faults < wanted; ++round) {
     Mlflow state;
     const HttpServer server([&](const Request& request) {
@@ -474,7 +476,8 @@ TEST_CASE("OTLP has metrics, spans and log records of the run") {
   CHECK((*gauge)["gauge"]["dataPoints"] ==
         json::parse(R"([{"timeUnixNano":"101000000000","asDouble":2.5},
           {"timeUnixNano":"102000000000","flags":1}])"));
-  const json& spans = json::parse(requests[1].body)["resourceSpans"][0]["scopeSpans"][0]["spans"];
+  const json traces = json::parse(requests[1].body);
+  const json& spans = traces["resourceSpans"][0]["scopeSpans"][0]["spans"];
   REQUIRE(spans.size() == 2);
   CHECK(spans[0]["name"] == "step");
   CHECK(spans[0]["startTimeUnixNano"] == "102500000000");
@@ -483,8 +486,8 @@ TEST_CASE("OTLP has metrics, spans and log records of the run") {
   CHECK(spans[0]["spanId"].get<std::string>().size() == 16);
   CHECK(spans[0]["parentSpanId"] == spans[1]["spanId"]);
   CHECK(spans[1]["name"] == "run");
-  const json& records =
-      json::parse(requests[2].body)["resourceLogs"][0]["scopeLogs"][0]["logRecords"];
+  const json logs = json::parse(requests[2].body);
+  const json& records = logs["resourceLogs"][0]["scopeLogs"][0]["logRecords"];
   REQUIRE(records.size() == 3);
   CHECK(records[1]["severityNumber"] == 13);
   CHECK(records[1]["severityText"] == "warning");
@@ -492,7 +495,7 @@ TEST_CASE("OTLP has metrics, spans and log records of the run") {
 
 TEST_CASE("OTLP sends each signal once, whatever fails between") {
   std::mt19937 random(11);
-  int faults = 0;
+  std::atomic<int> faults = 0;
   std::map<std::string, std::set<std::string>> done;  // bodies by path
   std::map<std::string, int> times;
   const HttpServer server([&](const Request& request) {
