@@ -283,10 +283,10 @@ class SinkFeed::State {
 };
 
 SinkFeed::SinkFeed(std::string name, std::unique_ptr<Sink> sink, const FeedLimits& limits)
-    : state_(std::make_shared<State>(name, std::move(sink), limits)) {
+    : state_(std::make_shared<State>(std::move(name), std::move(sink), limits)) {
   const ThreadsWithoutSignals quiet;
   // Detached: nobody can end it where the sink does not return.
-  start_thread(name, [state = state_] { state->run(); }).detach();
+  start_thread("sinks", [state = state_] { state->run(); }).detach();
 }
 
 SinkFeed::~SinkFeed() { finish(); }

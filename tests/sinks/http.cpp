@@ -434,7 +434,7 @@ TEST_CASE("a token comes from the environment or a file, and is in no error") {
   ::unsetenv("TESSERA_TEST_TOKEN");
 }
 
-TEST_CASE("a url that is none, or has a secret, is refused") {
+TEST_CASE("a URL that is none, or has a secret, is refused") {
   const auto refusal = [](const std::string& url) {
     return problem_of([&] { sink_of("otlp", {{"url", url}}); });
   };
