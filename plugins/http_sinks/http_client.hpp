@@ -17,7 +17,8 @@ struct ServerOptions {
   std::string user = {};  // with it, the token is a password
 };
 
-/// Reads the address, token_env, token_file and user. Errors (input): no URL of HTTP, one with a password.
+/// Reads the address, token_env, token_file and user. Errors (input): no URL of HTTP, one with a
+/// password.
 ServerOptions read_server_options(tessera::PluginOptions& options, const std::string& url);
 
 /// Error (input): the token cannot be read.

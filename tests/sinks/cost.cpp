@@ -1,4 +1,4 @@
-// What telling costs rank 0: docs/performance-calls.md has the figures.
+// What telling costs rank 0: docs/performance-ranks.md has the figures.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
