@@ -72,6 +72,16 @@ if(plugin-mpi IN_LIST tessera_components)
     "mpirun and srun.")
   set(CPACK_DEBIAN_PLUGIN-MPI_PACKAGE_DEPENDS "${tessera_same}")
 endif()
+if(plugin-prometheus IN_LIST tessera_components)
+  tessera_package(plugin-prometheus tessera-plugin-prometheus
+    "The plugin of Tessera with which Prometheus reads the numbers of a run.")
+  set(CPACK_DEBIAN_PLUGIN-PROMETHEUS_PACKAGE_DEPENDS "${tessera_same}")
+endif()
+if(plugin-http-sinks IN_LIST tessera_components)
+  tessera_package(plugin-http-sinks tessera-plugin-http-sinks
+    "The plugin of Tessera that tells MLflow and OpenTelemetry what a run does.")
+  set(CPACK_DEBIAN_PLUGIN-HTTP-SINKS_PACKAGE_DEPENDS "${tessera_same}")
+endif()
 if(plugin-cuda IN_LIST tessera_components)
   tessera_package(plugin-cuda tessera-plugin-cuda
     "The plugins of Tessera for GPUs of NVIDIA and for NCCL. NVIDIA's driver and"

@@ -42,6 +42,9 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "tokenizer") {
     return tokenizer_suite(subject.name);
   }
+  if (subject.kind == "sink") {
+    return sink_suite(subject.name);
+  }
   return subject.kind == "operator" ? operator_suite(subject.name) : std::vector<SuiteCheck>{};
 }
 

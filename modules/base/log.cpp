@@ -6,6 +6,7 @@ module;
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tessera/log_listener.hpp>
 #include <tessera/shown.hpp>
 module tessera.base;
 
@@ -53,6 +54,9 @@ void log(LogLevel level, std::string_view text) {
   const int rank = rank_slot();
   if (rank > 0 && level < LogLevel::warning) {
     return;
+  }
+  if (logger().should_log(to_spdlog(level))) {
+    tell_log_listeners({.level = static_cast<int>(level), .text = shown_text});
   }
   if (rank >= 0) {
     logger().log(to_spdlog(level), "[rank {}] {}", rank, shown_text);

@@ -21,6 +21,7 @@ export import :text_files;  // the files of data.text
 export import :metrics;       // the metrics file
 export import :event_file;    // TensorBoard's event files
 export import :progress;      // the progress lines
+export import :listeners;     // all who are told of them, the sinks too
 export import :recorder;      // what a rank does during some steps, with times
 export import :traced_steps;  // which steps are traced
 export import :trace_file;    // the trace file

@@ -218,7 +218,8 @@ TEST_CASE("each key that changes the loss curve is compared, and only those") {
       CHECK(texts.error({}, harmless().at(key.path)).empty());
     } else {
       // Sections that say where and how a run works, not what it computes.
-      const Words others = {"mesh", "plugins", "parallel", "log", "trace", "graph", "checkpoint"};
+      const Words others = {"mesh",  "plugins", "parallel", "log",
+                            "sinks", "trace",   "graph",    "checkpoint"};
       CHECK(std::ranges::find(others, key.section()) != others.end());
     }
   }

@@ -54,10 +54,14 @@ std::string without(const std::string& key) {
   return kept;
 }
 
-/// A config in which the key has this value. Keys of [[parallel]] are those of its entry.
+/// A config in which the key has this value. Keys of lists are those of an entry.
 std::string with(const runs::Key& key, const std::string& value) {
   if (!key.in_list()) {
     return without(key.path) + key.path + " = " + value + "\n";
+  }
+  if (key.section() != "parallel") {
+    const std::string others = key.required ? "" : "sink = \"command\"\n";
+    return small_run + "[[" + key.section() + "]]\n" + others + key.leaf() + " = " + value + "\n";
   }
   std::vector<std::pair<std::string, std::string>> entry = {{"style", "\"FSDP\""},
                                                             {"axis", "\"shard\""},
@@ -198,7 +202,7 @@ TEST_CASE("what parsing a config refuses has a place and is short", "[refusals]"
     INFO(key.path);
     for (const std::string& value : wrong_values()) {
       parse(with(key, value));
-      const std::string name = key.in_list() ? "parallel[0]." + key.leaf() : key.path;
+      const std::string name = key.in_list() ? key.section() + "[0]." + key.leaf() : key.path;
       parse(small_run, {name + "=" + value});
     }
   }

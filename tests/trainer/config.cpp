@@ -293,9 +293,9 @@ TEST_CASE("a config that cannot be read is one clear error") {
 }
 
 TEST_CASE("the record of a config holds every key") {
-  const auto json = nlohmann::json::parse(to_json(
-      parse(minimal, {"mesh.axes=[a]", "mesh.shape=[2]", "parallel[0].style=S",
-                      "parallel[0].axis=a", "parallel[0].on=[.]", "parallel[0].options.k=1"})));
+  const auto json = nlohmann::json::parse(to_json(parse(
+      minimal, {"mesh.axes=[a]", "mesh.shape=[2]", "parallel[0].style=S", "parallel[0].axis=a",
+                "parallel[0].on=[.]", "parallel[0].options.k=1", "sinks[0].sink=S"})));
   for (const runs::Key& key : runs::config_keys()) {
     INFO(key.path);
     const auto& section = json.at(key.section());

@@ -20,7 +20,7 @@ using trainer_test::input_error;
 
 namespace {
 
-/// One [[parallel]] entry, so that its keys can be set as all others are.
+/// An entry of each list, so that its keys can be set as all others are.
 const std::string base = R"(data.text = ["a.txt"]
 [mesh]
 axes = ["a"]
@@ -29,11 +29,13 @@ shape = [2]
 style = "S"
 axis = "a"
 on = ["."]
+[[sinks]]
+sink = "S"
 )";
 
 /// The key as an override names it.
 std::string name_of(const runs::Key& key) {
-  return key.in_list() ? "parallel[0]." + key.leaf() : key.path;
+  return key.in_list() ? key.section() + "[0]." + key.leaf() : key.path;
 }
 
 std::string override_error(const std::string& override_text) {
@@ -53,8 +55,7 @@ bool refused(const runs::Key& key, const std::string& value) {
 }
 
 bool is_number(const runs::Key& key) {
-  runs::RunSpec config;
-  config.parallel.emplace_back();
+  runs::RunSpec config = runs::with_entries();
   const runs::Slot slot = key.slot(config, 0);
   return std::holds_alternative<std::int64_t*>(slot) || std::holds_alternative<double*>(slot) ||
          std::holds_alternative<std::vector<std::int64_t>*>(slot) ||
@@ -136,7 +137,7 @@ const std::map<std::string, Numbers>& numbers() {
 
 TEST_CASE("a misspelt key of any section is refused with the right name") {
   for (const runs::Key& key : runs::config_keys()) {
-    const std::string shown = key.in_list() ? "parallel[0]" : key.section();
+    const std::string shown = key.in_list() ? key.section() + "[0]" : key.section();
     for (const std::string& leaf : {key.leaf() + "x", "x" + key.leaf()}) {
       const std::string error = override_error(shown + "." + leaf + "=1");
       INFO(error);
@@ -145,7 +146,7 @@ TEST_CASE("a misspelt key of any section is refused with the right name") {
     }
   }
   for (const std::string& section : runs::config_sections()) {
-    const std::string shown = section == "parallel" ? "parallel[0]" : section;
+    const std::string shown = runs::list_section(section) != nullptr ? section + "[0]" : section;
     const std::string unknown = override_error(shown + ".qqqqqqqqqqqq=1");
     INFO(unknown);
     CHECK(unknown.find(shown + ".qqqqqqqqqqqq: unknown key") != std::string::npos);
@@ -180,8 +181,7 @@ TEST_CASE("a value of another type is refused for every key") {
     std::vector<std::string> operator()(const runs::JsonList*) const { return {"[{a=1}]", "[]"}; }
   };
   for (const runs::Key& key : runs::config_keys()) {
-    runs::RunSpec config;
-    config.parallel.emplace_back();
+    runs::RunSpec config = runs::with_entries();
     const std::vector<std::string> taken = std::visit(Takes{}, key.slot(config, 0));
     for (const std::string& value : values) {
       if (std::ranges::find(taken, value) == taken.end()) {
@@ -228,8 +228,7 @@ TEST_CASE("a word that is not among a key's words is refused") {
 
 TEST_CASE("entries of lists, required texts and texts with zero bytes are refused when empty") {
   for (const runs::Key& key : runs::config_keys()) {
-    runs::RunSpec config;
-    config.parallel.emplace_back();
+    runs::RunSpec config = runs::with_entries();
     const runs::Slot slot = key.slot(config, 0);
     const bool list = std::holds_alternative<std::vector<std::string>*>(slot);
     if (list) {

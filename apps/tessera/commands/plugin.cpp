@@ -20,6 +20,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.options;
 import tessera.plugin;
+import tessera.sinks;
 import tessera.tensor;
 import tessera.passes;
 import tessera.nn;
@@ -255,6 +256,8 @@ int run_info(const PluginArguments& arguments) {
         text += options_of<parallel::ParallelStyle, parallel::Options>(report.found.file, offer);
       } else if (offer.kind == optim::UpdateRule::plugin_kind.name) {
         text += options_of<optim::UpdateRule, PluginOptions>(report.found.file, offer);
+      } else if (offer.kind == sinks::Sink::plugin_kind.name) {
+        text += options_of<sinks::Sink, PluginOptions>(report.found.file, offer);
       } else if (offer.kind == models::ModelFamily::plugin_kind.name) {
         text += keys_of(report.found.file, offer);
       } else if (offer.kind == graph::Change::plugin_kind.name) {

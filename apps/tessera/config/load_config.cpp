@@ -32,8 +32,10 @@ class Loader {
   void load() {
     choose_family();
     report_unknown();
-    if (const toml::node* list = root_.get("parallel")) {
-      load_styles(*list);
+    for (const runs::ListSection& list : runs::list_sections()) {
+      if (const toml::node* node = root_.get(list.name)) {
+        load_list(list, *node);
+      }
     }
     for (const runs::Key& key : keys_) {
       if (!key.in_list() && key.path != plugin_paths) {
@@ -88,34 +90,42 @@ class Loader {
     }
   }
 
-  void load_styles(const toml::node& node) {
-    const toml::array* list = node.as_array();
-    if (list == nullptr) {
+  void load_list(const runs::ListSection& list, const toml::node& node) {
+    std::vector<std::string> leaves;
+    for (const runs::Key& key : keys_) {
+      if (key.section() == list.name) {
+        leaves.push_back(key.leaf());
+      }
+    }
+    const toml::array* entries = node.as_array();
+    if (entries == nullptr) {
       problems_.add(
           place_of(node, config_.file.string()),
-          "parallel: expected a list of tables; write [[parallel]] in the file, or on the "
-          "command line parallel=[{style=FSDP,axis=shard,on=[\".\"]}] (all entries), "
-          "parallel[0].axis=shard (one value) or parallel=[] (none)");
+          fmt::format(
+              "{0}: expected a list of tables; write [[{0}]] in the file, or on the command "
+              "line {0}=[{1}] (all entries), {0}[0].{2}=VALUE (one value) or {0}=[] (none)",
+              list.name, list.example, leaves.front()));
       return;
     }
-    config_.parallel.resize(list->size());
-    for (std::size_t i = 0; i < list->size(); ++i) {
-      const toml::table* entry = list->get(i)->as_table();
-      const std::string name = fmt::format("parallel[{}]", i);
-      const runs::SourceLine place = place_of(*list->get(i), config_.file.string());
+    list.resize(config_, entries->size());
+    for (std::size_t i = 0; i < entries->size(); ++i) {
+      const toml::table* entry = entries->get(i)->as_table();
+      const std::string name = fmt::format("{}[{}]", list.name, i);
+      const runs::SourceLine place = place_of(*entries->get(i), config_.file.string());
       if (entry == nullptr) {
-        problems_.add(place,
-                      fmt::format("{0}: expected a table such as "
-                                  "{{style=FSDP,axis=shard,on=[\".\"]}}; one value of it is set by "
-                                  "{0}.style, {0}.axis, {0}.on or {0}.options.NAME",
-                                  name));
+        problems_.add(
+            place,
+            fmt::format("{0}: expected a table such as {1}; one value of it is set by {0}.{2} "
+                        "or {0}.options.NAME",
+                        name, list.example,
+                        fmt::join(leaves.begin(), leaves.end() - 1, fmt::format(", {}.", name))));
         continue;
       }
-      config_.parallel[i].where = place.text();
+      list.where(config_, i) = place.text();
       config_.given[name] = place;
-      report_unknown(*entry, "parallel", name);
+      report_unknown(*entry, list.name, name);
       for (const runs::Key& key : keys_) {
-        if (key.in_list()) {
+        if (key.section() == list.name) {
           load_key(key, entry, fmt::format("{}.{}", name, key.leaf()), i);
         }
       }
@@ -137,11 +147,11 @@ class Loader {
                         node.is_table() ? "section" : "key",
                         nearest.empty() ? elsewhere(name) : nearest, join_words(sections)));
       } else if (const toml::table* section = node.as_table()) {
-        if (name == "parallel" || (name == "model" && !family_is_known_)) {
+        if (runs::list_section(name) != nullptr || (name == "model" && !family_is_known_)) {
           continue;
         }
         report_unknown(*section, name, name);
-      } else if (name != "parallel") {
+      } else if (runs::list_section(name) == nullptr) {
         problems_.add(place_of_key(key, node),
                       fmt::format("{0}: expected a section; write [{0}]", name));
       }
@@ -268,11 +278,12 @@ std::string to_toml(const runs::RunSpec& config) {
     }
   };
   for (const std::string& section : runs::config_sections()) {
-    if (section != "parallel") {
+    const runs::ListSection* const list = runs::list_section(section);
+    if (list == nullptr) {
       add(fmt::format("[{}]", section), given_lines(copy, section));
     }
-    for (std::size_t i = 0; section == "parallel" && i < copy.parallel.size(); ++i) {
-      add("[[parallel]]", given_lines(copy, section, i));
+    for (std::size_t i = 0; list != nullptr && i < list->size(copy); ++i) {
+      add(fmt::format("[[{}]]", section), given_lines(copy, section, i));
     }
   }
   return text;

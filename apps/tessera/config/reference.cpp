@@ -79,8 +79,7 @@ std::string differences(const FamilyRows& rows, const FamilyRows& llama) {
 }  // namespace
 
 std::string config_reference() {
-  runs::RunSpec defaults;
-  defaults.parallel.emplace_back();
+  runs::RunSpec defaults = runs::with_entries();
   std::string text;
   const auto heading = [&](const std::string& title) {
     text += fmt::format("{}## {}\n\n", text.empty() ? "" : "\n", title);
@@ -114,7 +113,7 @@ std::string config_reference() {
         families();
       }
       section = key.section();
-      heading(key.in_list() ? "[[parallel]]" : fmt::format("[{}]", section));
+      heading(key.in_list() ? fmt::format("[[{}]]", section) : fmt::format("[{}]", section));
     }
     text += row_of(key, defaults);
   }

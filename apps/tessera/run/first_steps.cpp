@@ -73,8 +73,8 @@ TrainedSteps train_first_steps(const std::string& file, const std::vector<std::s
   command.insert(command.end(), overrides.begin(), overrides.end());
   for (const std::vector<std::string>& own :
        {end_after(config, steps),
-        {"log.metrics=" + metrics, "checkpoint.folder=", "log.tensorboard=", "log.sample=0",
-         "trace.file=", fmt::format("data.validate_every={}", steps)}}) {
+        {"log.metrics=" + metrics, "checkpoint.folder=", "log.tensorboard=", "sinks=[]",
+         "log.sample=0", "trace.file=", fmt::format("data.validate_every={}", steps)}}) {
     command.insert(command.end(), own.begin(), own.end());
   }
   run_to_the_end("tessera train", command);

@@ -228,6 +228,13 @@ TableRows plan_rows(const runs::RunSpec& config, const runs::DataTask& task) {
   rows.push_back(
       {"checkpoints", config.checkpoint.folder.empty() ? "none" : config.checkpoint.folder});
   rows.push_back({"metrics", config.log.metrics.empty() ? "none" : config.log.metrics});
+  if (!config.sinks.empty()) {
+    std::string names;
+    for (const runs::SinkConfig& sink : config.sinks) {
+      names += (names.empty() ? "" : ", ") + sink.sink;
+    }
+    rows.push_back({"sinks", names});
+  }
   return rows;
 }
 

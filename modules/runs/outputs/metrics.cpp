@@ -2,7 +2,6 @@ module;
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,7 +11,6 @@ module;
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <ctime>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -20,6 +18,7 @@ module;
 #include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/limits.hpp>
+#include <tessera/signals.hpp>
 #include <utility>
 #include <vector>
 module tessera.runs;
@@ -100,35 +99,6 @@ int stream_to_file(const std::filesystem::path& path) {
   }
   return -1;
 }
-
-/// A closed pipe raises SIGPIPE, which is a request to stop the run where it is stdout's.
-class WithoutSigpipe {
- public:
-  WithoutSigpipe() {
-    sigset_t before{};
-    ::sigpending(&before);
-    pending_before_ = ::sigismember(&before, SIGPIPE) == 1;
-    ::sigemptyset(&pipe_);
-    ::sigaddset(&pipe_, SIGPIPE);
-    ::pthread_sigmask(SIG_BLOCK, &pipe_, &mask_);
-  }
-  WithoutSigpipe(const WithoutSigpipe&) = delete;
-  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
-  ~WithoutSigpipe() {
-    const int error = errno;
-    const timespec now{};
-    if (!pending_before_) {
-      ::sigtimedwait(&pipe_, nullptr, &now);
-    }
-    ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
-    errno = error;
-  }
-
- private:
-  sigset_t pipe_{};
-  sigset_t mask_{};
-  bool pending_before_ = false;
-};
 
 }  // namespace
 

@@ -19,6 +19,7 @@ import tessera.mesh;
 import tessera.device;
 import tessera.tensor;
 import tessera.collective;
+import tessera.sinks;
 import tessera.ops;
 import tessera.capture;
 import tessera.checkpoint;
@@ -113,25 +114,19 @@ class RankRun {
       compare_programs(world, trainer_->program());
     }
     if (world.rank() == 0) {
-      if (!run.config.log.metrics.empty()) {
-        metrics_ = std::make_unique<MetricsWriter>(run.config.log.metrics, trainer_->done());
-        owner_ = metrics_owner(run.config.log.metrics, run.config.checkpoint.folder);
-      }
-      if (!run.config.log.tensorboard.empty()) {
-        events_ = std::make_unique<EventFile>(run.config.log.tensorboard, trainer_->done());
-      }
-      progress_ = std::make_unique<Progress>(kept_ != nullptr ? start.begun : trainer_->done(),
-                                             run.config.train.steps, run.config.log.every,
-                                             progress_on_stdout(run.config.machine));
+      listeners_ = listeners_of({.config = run.config,
+                                 .identity = start.identity,
+                                 .begun = kept_ != nullptr ? start.begun : trainer_->done(),
+                                 .done = trainer_->done(),
+                                 .again = told_ >= 0});
       if (start.checkpoint && !start.from_kept) {
-        progress_->note(
-            fmt::format("resumed after step {} from {}", trainer_->done(), *start.checkpoint));
+        note(fmt::format("resumed after step {} from {}", trainer_->done(), *start.checkpoint));
       }
       for (const std::string& text : start.notes) {
-        progress_->note(text);
+        note(text);
       }
       if (world.size() > 1 && run.config.mesh.measure_links) {
-        progress_->note("links measured: " + links_text(mesh));
+        note("links measured: " + links_text(mesh));
       }
     }
     if (world.rank() == 0 && world.size() > 1 && run.config.log.stragglers > 0) {
@@ -142,9 +137,21 @@ class RankRun {
     world.everyone().barrier();
     ceiling_ = gemm_ceiling(world);
     reset_memory_peaks();  // without the measurement's
+    span("setup", 0, seconds_since(begun_));
   }
 
   int operator()() {
+    try {
+      return take_all();
+    } catch (const Error& error) {
+      const bool asked = error.kind() == ErrorKind::interrupted;
+      finish(asked ? sinks::Outcome::interrupted : sinks::Outcome::failed, error.what());
+      throw;
+    }
+  }
+
+ private:
+  int take_all() {
     const std::int64_t steps = run_.config.train.steps;
     const bool stopped =
         take_steps(world_, trainer_->training(), *checkpoints_,
@@ -159,15 +166,13 @@ class RankRun {
     if (stopped) {
       note(fmt::format("interrupted after step {}; {}", trainer_->done(),
                        how_to_continue(run_.config)));
+      finish(sinks::Outcome::interrupted);
       return exit_code_of(ErrorKind::interrupted);
     }
-    if (metrics_) {
-      try_side_work(SideWork::output, "metrics", [&] { metrics_->finish(); });
-    }
+    finish(sinks::Outcome::done);
     return incomplete_outputs().empty() ? 0 : incomplete_code;
   }
 
- private:
   void after_step(bool stop) {
     if (trace_.after_step(trainer_->done(), stop)) {
       note("trace written: " + run_.config.trace.file);
@@ -176,8 +181,8 @@ class RankRun {
       stragglers_->watch(world_, trainer_->done());
     }
     write_program();
-    if (progress_ && (stop || trainer_->done() == run_.config.train.steps)) {
-      progress_->finish();  // no further step: notes come below its line
+    if (world_.rank() == 0 && (stop || trainer_->done() == run_.config.train.steps)) {
+      listeners_.end_steps();
       if (run_.config.graph.capture) {
         note("steps: " + to_string(trainer_->replays()));
       }
@@ -204,6 +209,10 @@ class RankRun {
     metrics.seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(config.step_tokens()) / seconds;
     metrics.save_seconds = checkpoints_->seconds();
+    span("step", metrics.step, seconds);
+    if (metrics.save_seconds > 0) {
+      span("save", metrics.step - 1, metrics.save_seconds);
+    }
     if (stragglers_ && stragglers_->last()) {
       metrics.waited_for = {stragglers_->last()->rank, stragglers_->last()->seconds};
     }
@@ -213,7 +222,9 @@ class RankRun {
     add_loads(metrics);
     try {
       if (validates_after(trainer_->done())) {
+        const auto began = std::chrono::steady_clock::now();
         if (std::optional<Validation> validation = trainer_->validate()) {
+          span("validation", metrics.step, seconds_since(began));
           metrics.validation_loss = validation->loss;
           metrics.validation_measures = std::move(validation->measures);
         }
@@ -241,19 +252,14 @@ class RankRun {
 
   /// What ranks that died have told of a step is not told again, but for files: these begin where
   /// the run continues.
-  void tell(StepMetrics metrics) {
-    const bool told = metrics.step <= told_;
-    if (metrics_ && !(told && is_stream(run_.config.log.metrics))) {
-      metrics.checkpoints = owner_;
-      try_side_work(SideWork::output, "metrics", [&] { metrics_->write(metrics); });
+  void tell(const StepMetrics& metrics) {
+    if (world_.rank() != 0) {
+      return;
     }
-    if (events_) {
-      try_side_work(SideWork::output, "log.tensorboard", [&] { events_->write(metrics); });
-    }
-    if (progress_ && !told) {
-      progress_->step(metrics, step_flops_ / metrics.seconds / ceiling_);
-    }
-    if (kept_ != nullptr && world_.rank() == 0) {
+    listeners_.step({.metrics = metrics,
+                     .gemm_share = step_flops_ / metrics.seconds / ceiling_,
+                     .again = metrics.step <= told_});
+    if (kept_ != nullptr) {
       kept_->set_told(metrics.step);
     }
   }
@@ -282,12 +288,18 @@ class RankRun {
     program_tried_ = true;
   }
 
-  void note(const std::string& text) {
-    if (progress_) {
-      progress_->note(text);
+  // Of other ranks nobody hears.
+  void note(const std::string& text) { listeners_.note(text); }
+  void span(const char* name, std::int64_t step, double seconds) {
+    if (step == 0 || step > told_) {
+      listeners_.span({.name = name, .step = step, .seconds = seconds});
     }
   }
+  void finish(sinks::Outcome outcome, const std::string& error = {}) {
+    listeners_.finish({.outcome = outcome, .step = trainer_->done(), .text = error});
+  }
 
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   const Run& run_;
   double step_flops_;
   collective::World& world_;
@@ -297,10 +309,7 @@ class RankRun {
   std::optional<StepScope> kernels_;  // those that are planned for
   std::unique_ptr<Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  std::string owner_;  // of the metrics
-  std::unique_ptr<EventFile> events_;
-  std::unique_ptr<Progress> progress_;
+  RunListeners listeners_;                // none, but for rank 0
   std::optional<Stragglers> stragglers_;  // rank 0's
   TraceSteps trace_;
   double ceiling_ = 1;

@@ -82,6 +82,7 @@ OpenedRun open_run(RunSpec spec, bool writes, const OpenTask& open_task) {
   if (writes) {  // a plan may be made elsewhere
     check_network(spec);
   }
+  check_sinks(spec, opened.first && writes);
   opened.run.task = open_task(spec);
   opened.run.config = std::move(spec);
   return opened;
@@ -120,6 +121,7 @@ void check_start(OpenedRun& opened, bool weight_values) {
     return check_stored(run, checkpoint_to_resume(run.config), weight_values);
   });
   run.base_hash = opened.start.base_hash;
+  opened.start.identity = run_identity(run.config);
   check_folder(run.config, opened.start);
   trace_range(run.config, opened.start.step);
   const std::string& metrics = run.config.log.metrics;

@@ -41,6 +41,7 @@ struct StartPoint {
   MemoryStateStore* kept = nullptr;  // where the state is kept after every step; null: nowhere
   bool from_kept = false;            // it continues from there, whatever checkpoint there is
   std::int64_t begun = 0;            // with `kept`: steps that were done when the run began
+  std::string identity = {};         // see run_identity
 };
 
 /// Whether graph.mode captures the step of one rank, and places it.

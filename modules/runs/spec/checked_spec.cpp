@@ -115,7 +115,9 @@ RunSpec checked(RunSpec spec, const std::optional<OwnTask>& own) {
   check_sizes(spec, keys, problems);
   RunSpec initial;
   initial.model.family = spec.model.family;
-  initial.parallel.resize(spec.parallel.size());
+  for (const ListSection& list : list_sections()) {
+    list.resize(initial, list.size(spec));
+  }
   std::set<std::string> unread;
   const auto look_at = [&](const Key& key, const std::string& name, std::size_t entry) {
     const Slot slot = key.slot(spec, entry);
@@ -128,16 +130,19 @@ RunSpec checked(RunSpec spec, const std::optional<OwnTask>& own) {
     }
   };
   for (const Key& key : keys) {
-    for (std::size_t i = 0; key.in_list() && i < spec.parallel.size(); ++i) {
-      look_at(key, fmt::format("parallel[{}].{}", i, key.leaf()), i);
+    const ListSection* const list = list_section(key.section());
+    for (std::size_t i = 0; list != nullptr && i < list->size(spec); ++i) {
+      look_at(key, fmt::format("{}[{}].{}", list->name, i, key.leaf()), i);
     }
-    if (!key.in_list()) {
+    if (list == nullptr) {
       look_at(key, key.path, 0);
     }
   }
-  for (std::size_t i = 0; i < spec.parallel.size(); ++i) {
-    if (spec.parallel[i].where.empty()) {
-      spec.parallel[i].where = fmt::format("parallel[{}]", i);
+  for (const ListSection& list : list_sections()) {
+    for (std::size_t i = 0; i < list.size(spec); ++i) {
+      if (std::string& where = list.where(spec, i); where.empty()) {
+        where = fmt::format("{}[{}]", list.name, i);
+      }
     }
   }
   if (spec.train.epochs > 0 && !spec.given.contains("train.steps")) {

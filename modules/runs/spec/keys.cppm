@@ -31,6 +31,20 @@ struct Key {
   bool in_list() const;
 };
 
+/// A section that is a list of tables, such as [[parallel]], in a RunSpec.
+struct ListSection {
+  std::string name;
+  std::string example;  // an entry, as the command line takes it
+  std::size_t (*size)(const RunSpec&);
+  void (*resize)(RunSpec&, std::size_t entries);
+  std::string& (*where)(RunSpec&, std::size_t entry);  // the field for its place
+};
+std::span<const ListSection> list_sections();
+/// Null: the section of this name is a table.
+const ListSection* list_section(std::string_view name);
+/// A description in which every key has a slot 0: each list has an entry.
+RunSpec with_entries();
+
 /// Every key of a config with this model.family, in the order of the documentation. Error (input):
 /// there is no such family.
 std::vector<Key> config_keys(const std::string& family = ModelConfig().family);

@@ -51,20 +51,20 @@ std::vector<Key> mesh_keys() {
       path_key("plugins.paths", field<&RunSpec::plugins, &PluginsConfig::paths>,
                "Plugin files, or folders of them, to load besides the installed ones."),
       {.path = "parallel.style",
-       .slot = style_field<&StyleConfig::style>,
+       .slot = entry_field<&RunSpec::parallel, &StyleConfig::style>,
        .doc = "Name of the parallel style (`tessera plugin list` shows them).",
        .required = true},
       {.path = "parallel.axis",
-       .slot = style_field<&StyleConfig::axis>,
+       .slot = entry_field<&RunSpec::parallel, &StyleConfig::axis>,
        .doc =
            "The mesh axis on which it works, or a list of axes for a style that takes several. A "
            "style that only changes modules has none."},
       {.path = "parallel.on",
-       .slot = style_field<&StyleConfig::on>,
+       .slot = entry_field<&RunSpec::parallel, &StyleConfig::on>,
        .doc = "Patterns over the modules' qualified names: `*` within a part, `**` over parts, "
               "`{a,b}` alternatives, `.` the whole model.",
        .required = true},
-      {"parallel.options", style_field<&StyleConfig::options>,
+      {"parallel.options", entry_field<&RunSpec::parallel, &StyleConfig::options>,
        "The style's own options (`tessera plugin info NAME` lists them)."},
   };
 }

@@ -45,6 +45,18 @@ std::vector<Key> log_keys() {
   };
 }
 
+std::vector<Key> sink_keys() {
+  return {
+      {.path = "sinks.sink",
+       .slot = entry_field<&RunSpec::sinks, &SinkConfig::sink>,
+       .doc = "Who else is told what the run tells ([sinks.md](sinks.md)): `command`, or a plugin "
+              "(`prometheus`, `mlflow`, `otlp`).",
+       .required = true},
+      {"sinks.options", entry_field<&RunSpec::sinks, &SinkConfig::options>,
+       "The sink's own options (`tessera plugin info NAME` lists them)."},
+  };
+}
+
 std::vector<Key> checkpoint_keys() {
   using C = CheckpointConfig;
   constexpr auto c = &RunSpec::checkpoint;

@@ -28,6 +28,8 @@ std::vector<Key> optimizer_keys();
 std::vector<Key> mesh_keys();
 // [log] and [trace]
 std::vector<Key> log_keys();
+// [[sinks]]
+std::vector<Key> sink_keys();
 // [graph]
 std::vector<Key> graph_keys();
 // [checkpoint]
@@ -47,9 +49,10 @@ std::function<Slot(RunSpec&, std::size_t)> words(const WordField::Words<E>& tabl
   };
 }
 
-template <auto Member>
-Slot style_field(RunSpec& config, std::size_t entry) {
-  return &(config.parallel.at(entry).*Member);
+/// A field of each entry of a list.
+template <auto List, auto Member>
+Slot entry_field(RunSpec& config, std::size_t entry) {
+  return &((config.*List).at(entry).*Member);
 }
 
 inline constexpr double largest_size = 1 << 24;

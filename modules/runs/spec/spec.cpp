@@ -102,7 +102,7 @@ std::string to_json(const RunSpec& config) {
       continue;
     }
     auto& list = all[key.section()];
-    for (std::size_t i = 0; i < config.parallel.size(); ++i) {
+    for (std::size_t i = 0; i < list_section(key.section())->size(config); ++i) {
       list[i][key.leaf()] = json_value(key, config, i);
     }
   }

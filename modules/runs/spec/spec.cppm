@@ -217,6 +217,13 @@ struct StyleConfig {
   std::string where = {};  // "run.toml:31", for the text of errors found when the style is applied
 };
 
+/// One [[sinks]] entry.
+struct SinkConfig {
+  std::string sink = {};
+  JsonText options = {};
+  std::string where = {};  // as a StyleConfig has it
+};
+
 /// The section [log].
 struct LogConfig {
   std::int64_t every = 10;
@@ -294,6 +301,7 @@ struct RunSpec {
   PluginsConfig plugins;
   std::vector<StyleConfig> parallel;
   LogConfig log;
+  std::vector<SinkConfig> sinks;
   TraceConfig trace;
   GraphConfig graph;
   CheckpointConfig checkpoint;

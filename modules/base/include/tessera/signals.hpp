@@ -5,8 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 
 namespace tessera {
 
@@ -50,6 +52,36 @@ class ThreadsWithoutSignals {
 
  private:
   sigset_t before_{};
+};
+
+/// While it lives, a pipe that nobody reads is an error of write() in this thread, without SIGPIPE,
+/// which is a request to stop the run where the pipe is stdout's.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigset_t before{};
+    ::sigpending(&before);
+    pending_before_ = ::sigismember(&before, SIGPIPE) == 1;
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &mask_);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+  ~WithoutSigpipe() {
+    const int error = errno;
+    const timespec now{};
+    if (!pending_before_) {
+      ::sigtimedwait(&pipe_, nullptr, &now);
+    }
+    ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+    errno = error;
+  }
+
+ private:
+  sigset_t pipe_{};
+  sigset_t mask_{};
+  bool pending_before_ = false;
 };
 
 }  // namespace tessera
