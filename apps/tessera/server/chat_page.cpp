@@ -43,6 +43,7 @@ input[type=number] { width: 5em; }
 <main id="talk" aria-live="polite"></main>
 <form id="ask">
 <textarea id="text" rows="4" aria-label="Text" autofocus></textarea>
+<p id="locked" hidden><label>Key <input id="key" type="password" autocomplete="off"></label></p>
 <p>
 <label>Model <select id="model"></select></label>
 <label>Temperature <input id="temperature" type="number" min="0" max="2" step="0.1" value="1"></label>
@@ -114,27 +115,34 @@ async function* eventsOf(response) {
   }
 }
 
-async function ask(path, body, turn) {
-  running = new AbortController();
+const withKey = (headers) => at("key").value === "" ? headers : {...headers, Authorization: "Bearer " + at("key").value};
+
+async function problemOf(response) {
+  if (response.status === 401) {
+    at("locked").hidden = false;
+    at("key").focus();
+  }
+  return new Error((await response.json()).error.message);
+}
+
+async function ask(path, body, turn, hear) {
   const response = await fetch(path, {
-    method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
+    method: "POST", headers: withKey({"Content-Type": "application/json"}), body: JSON.stringify(body),
     credentials: "omit", signal: running.signal});
   if (!response.ok) {
-    throw new Error((await response.json()).error.message);
+    throw await problemOf(response);
   }
-  let text = "";
   for await (const event of eventsOf(response)) {
     if (event.error) {
       throw new Error(event.error.message);
     }
     for (const choice of event.choices) {
-      text += (choice.delta ? choice.delta.content : choice.text) || "";
+      hear((choice.delta ? choice.delta.content : choice.text) || "");
       for (const token of tokensOf(choice)) {
         addToken(turn, token);
       }
     }
   }
-  return text;
 }
 
 async function send() {
@@ -146,22 +154,36 @@ async function send() {
   const body = {model: at("model").value, stream: true, max_tokens: Number(at("tokens").value),
                 temperature: Number(at("temperature").value)};
   at("text").value = "";
-  add("user", text);
+  const asked = add("user", text);
   const turn = add("assistant", "");
+  let answer = "";
+  const hear = (part) => { answer += part; };
+  running = new AbortController();
   at("send").disabled = true;
   at("stop").disabled = false;
   try {
     if (plain) {
-      await ask("/v1/completions", {...body, prompt: text, logprobs: 5}, turn);
+      await ask("/v1/completions", {...body, prompt: text, logprobs: 5}, turn, hear);
     } else {
       const all = [...messages, {role: "user", content: text}];
-      const answer = await ask("/v1/chat/completions",
-                               {...body, messages: all, logprobs: true, top_logprobs: 5}, turn);
-      messages = [...all, {role: "assistant", content: answer}];
+      try {
+        await ask("/v1/chat/completions",
+                  {...body, messages: all, logprobs: true, top_logprobs: 5}, turn, hear);
+      } finally {
+        // What was heard before it was stopped is said.
+        if (answer !== "") {
+          messages = [...all, {role: "assistant", content: answer}];
+        }
+      }
     }
   } catch (error) {
     if (error.name !== "AbortError") {
       add("error", error.message);
+    }
+    if (turn.textContent === "") {  // it can be sent again
+      turn.remove();
+      asked.remove();
+      at("text").value = at("text").value || text;
     }
   }
   running = null;
@@ -178,11 +200,17 @@ at("text").addEventListener("keydown", (event) => {
 });
 at("stop").addEventListener("click", () => { if (running) { running.abort(); } });
 at("clear").addEventListener("click", () => { messages = []; at("talk").replaceChildren(); });
-fetch("/v1/models", {credentials: "omit"}).then((response) => response.json()).then((models) => {
-  for (const model of models.data) {
-    at("model").append(new Option(model.id, model.id));
+async function listModels() {
+  const response = await fetch("/v1/models", {headers: withKey({}), credentials: "omit"});
+  if (!response.ok) {
+    throw await problemOf(response);
   }
-});
+  const models = await response.json();
+  at("model").replaceChildren(...models.data.map((model) => new Option(model.id, model.id)));
+}
+
+at("key").addEventListener("change", () => listModels().catch((error) => add("error", error.message)));
+listModels().catch((error) => { if (at("locked").hidden) { add("error", error.message); } });
 </script>
 </body>
 </html>
