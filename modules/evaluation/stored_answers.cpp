@@ -152,13 +152,10 @@ const TaskAnswer* StoredAnswers::find(const std::string& asked) const {
 }
 
 void StoredAnswers::add(const std::string& asked, const TaskAnswer& answer,
-                        const AnsweredQuestion& question) {
-  const Json line = {{"task", question.task},
-                     {"document", question.document},
-                     {"question", question.text},
-                     {"target", Json::parse(question.target)},
-                     {"answer", json_of(answer)},
-                     {"asked", asked},
+                        const StoredQuestion& question) {
+  const Json line = {{"task", question.task},     {"document", question.document},
+                     {"question", question.text}, {"target", Json::parse(question.target)},
+                     {"answer", json_of(answer)}, {"asked", asked},
                      {"model", state_->model}};
   state_->stream << json_text(line) + "\n" << std::flush;
   if (!state_->stream) {

@@ -14,7 +14,7 @@ struct TaskAnswer {
 };
 
 /// What was answered, for whoever reads the file.
-struct AnsweredQuestion {
+struct StoredQuestion {
   std::string task;
   std::size_t document = 0;
   std::string text;
@@ -38,7 +38,7 @@ class StoredAnswers {
   std::int64_t damaged() const;
   /// The answer to this; null: there is none yet. As long as nothing is added.
   const TaskAnswer* find(const std::string& asked) const;
-  void add(const std::string& asked, const TaskAnswer& answer, const AnsweredQuestion& question);
+  void add(const std::string& asked, const TaskAnswer& answer, const StoredQuestion& question);
 
  private:
   struct State;

@@ -512,7 +512,8 @@ class SchemaReader {
     const Json* pattern = find(schema, "pattern");
     const Json* format = find(schema, "format");
     if (!quote_.empty() && (least || most || pattern != nullptr || format != nullptr)) {
-      refuse(path, "conditions of a text are not supported where the model writes texts between marks",
+      refuse(path,
+             "conditions of a text are not supported where the model writes texts between marks",
              "leave them out, or use enum");
     }
     if (pattern == nullptr && format == nullptr) {
@@ -614,7 +615,8 @@ struct JsonSchema::Parsed {
 };
 
 JsonSchema::JsonSchema(std::string_view schema, std::string place)
-    : parsed_(std::make_shared<const Parsed>(Parsed{parse_ordered_json(schema), std::move(place)})) {}
+    : parsed_(
+          std::make_shared<const Parsed>(Parsed{parse_ordered_json(schema), std::move(place)})) {}
 
 Expression JsonSchema::add(Grammar& grammar, const std::string& part,
                            const JsonNotation& notation) const {

@@ -48,7 +48,8 @@ Expression none_of(std::span<const std::u32string> names, std::size_t depth,
     while (end < names.size() && names[end][depth] == c) {
       ++end;
     }
-    all.push_back(sequence({characters({{c, c}}), none_of(names.subspan(i, end - i), depth + 1, letters)}));
+    all.push_back(
+        sequence({characters({{c, c}}), none_of(names.subspan(i, end - i), depth + 1, letters)}));
     begins.push_back({c, c});
     i = end;
   }
@@ -59,6 +60,16 @@ Expression none_of(std::span<const std::u32string> names, std::size_t depth,
     all.push_back(bytes(""));
   }
   return choice(std::move(all));
+}
+
+/// Names of members that are none of these, which are sorted. `quoted`: as JSON.
+Expression other_name(std::span<const std::u32string> names, bool quoted) {
+  if (quoted) {
+    return sequence({bytes("\""), none_of(names, 0, plain()), bytes("\"")});
+  }
+  std::vector<std::u32string> all = {U""};  // no name is empty
+  all.insert(all.end(), names.begin(), names.end());
+  return none_of(all, 0, bare());
 }
 
 std::u32string characters_of(const std::string& text) {
@@ -163,15 +174,6 @@ Expression JsonTexts::name() {
   return notation_.quote.empty() ? string() : repeat(characters(bare()), 1);
 }
 
-Expression JsonTexts::other_name(std::span<const std::u32string> names) const {
-  if (!notation_.quote.empty()) {
-    std::vector<std::u32string> all = {U""};  // no name is empty
-    all.insert(all.end(), names.begin(), names.end());
-    return none_of(all, 0, bare());
-  }
-  return sequence({bytes("\""), none_of(names, 0, plain()), bytes("\"")});
-}
-
 Expression JsonTexts::any_value() {
   if (!value_) {
     value_ = grammar_.add();
@@ -244,13 +246,13 @@ Expression JsonTexts::object(const std::vector<JsonMember>& members, Expression 
   std::ranges::sort(names);
   names.erase(std::ranges::unique(names).begin(), names.end());
   const Expression other =
-      shared(member(other_name(names), std::move(others)));
+      shared(member(other_name(names, notation_.quote.empty()), std::move(others)));
   // From the last one to the first: what may follow a member, and what may be the first one.
   Expression later = shared(repeat(after_comma(other), 0));
   Expression first = shared(optional(sequence({other, later})));
   for (auto one = members.rbegin(); one != members.rend(); ++one) {
-    const Expression own = shared(member(
-        notation_.quote.empty() ? text(one->name) : bytes(one->name), one->value));
+    const Expression own =
+        shared(member(notation_.quote.empty() ? text(one->name) : bytes(one->name), one->value));
     std::vector<Expression> follows = {sequence({after_comma(own), later})};
     std::vector<Expression> begins = {sequence({own, later})};
     if (!one->required) {

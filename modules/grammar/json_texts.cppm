@@ -26,8 +26,8 @@ class JsonTexts {
   /// Any value, any object.
   Expression any_value();
   Expression any_object();
-  /// Texts of so many characters; -1: of any number. Where texts are between marks, `string()` alone
-  /// is right.
+  /// Texts of so many characters; -1: of any number. Where texts are between marks, `string()`
+  /// alone is right.
   Expression string(std::int64_t least = 0, std::int64_t most = -1);
   /// This text.
   Expression text(const std::string& text) const;
@@ -42,9 +42,8 @@ class JsonTexts {
   Expression blank();
   Expression after_comma(Expression part);
   Expression member(const Expression& name, Expression value);
-  /// Names of members, and those that are none of these, sorted.
+  /// The name of any member.
   Expression name();
-  Expression other_name(std::span<const std::u32string> names) const;
 
   Grammar& grammar_;
   JsonNotation notation_;

@@ -19,8 +19,8 @@ struct JsonNotation {
 /// Adds what a JSON schema (draft 2020-12, a JSON text) allows to a grammar: texts that the schema
 /// accepts, not all of them (docs/serving.md). Members are in the order of the schema. `place`:
 /// what begins the paths in errors. Errors (input): it is not JSON; a keyword that is not
-/// supported, or has a wrong value, by its path; a reference to nothing; a condition of texts, or a name of a member, that cannot be
-/// kept in this notation.
+/// supported, or has a wrong value, by its path; a reference to nothing; a condition of texts, or a
+/// name of a member, that cannot be kept in this notation.
 Expression add_json_schema(Grammar& grammar, std::string_view schema, const std::string& place,
                            const JsonNotation& notation = {});
 

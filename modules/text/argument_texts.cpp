@@ -1,19 +1,17 @@
-module;
+#include "argument_texts.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
-
-#include "argument_texts.hpp"
-module tessera.text;
+#include <tessera/utf8.hpp>
 
 import tessera.base;
 
 namespace tessera::text {
 namespace {
-
 
 std::size_t length_in_json(std::string_view text) {
   std::size_t depth = 0;

@@ -4,6 +4,7 @@ module;
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 
@@ -29,13 +30,13 @@ std::string_view word_after(std::string_view header, std::string_view mark) {
 
 /// The place of the first of two marks in a text, and its length. Both may be at its end in part:
 /// `known` is how much of the text is before them in any case.
-struct FoundMark {
+struct MarkPlace {
   std::size_t at = std::string_view::npos;
   std::size_t length = 0;
   std::size_t known = 0;
 };
 
-FoundMark find_mark(std::string_view text, const std::string& one, const std::string& other) {
+MarkPlace find_mark(std::string_view text, const std::string& one, const std::string& other) {
   const std::size_t first = text.find(one);
   const std::size_t second = text.find(other);
   if (const std::size_t at = std::min(first, second); at != std::string_view::npos) {
@@ -69,14 +70,15 @@ bool ToolCallReader::take_header(const ChannelCalls& form, bool whole, std::stri
   if (at < longest_header) {
     const std::string_view own = header.substr(0, at);
     called_ = word_after(own, form.recipient);
-    place_ = !called_.empty()                                ? Place::call
+    place_ = !called_.empty()                                 ? Place::call
              : word_after(own, form.channel) == form.thoughts ? Place::thoughts
                                                               : Place::text;
     rest = header.substr(at + form.content.size());
     return true;
   }
   if (there ? at == std::string_view::npos && header.size() <= longest_header : possible) {
-    rest = whole ? std::string_view() : rest;  // an answer that ends within a header has no text there
+    rest =
+        whole ? std::string_view() : rest;  // an answer that ends within a header has no text there
     return false;
   }
   place_ = Place::text;  // without a header
@@ -93,7 +95,7 @@ ToolCallReader::Part ToolCallReader::advance_messages(const ChannelCalls& form, 
       }
       continue;
     }
-    const FoundMark end = find_mark(rest, form.end, form.call_end);
+    const MarkPlace end = find_mark(rest, form.end, form.call_end);
     const bool ended = end.at != std::string_view::npos;
     if (place_ == Place::call) {
       if (!ended && !whole) {

@@ -47,7 +47,8 @@ class ChatFormat {
   /// The special tokens in that form.
   std::vector<std::int64_t> tool_call_tokens() const;
   /// The token that the template writes behind an answer, where it is a special one, and the one
-  /// after a message with a call: an answer ends with them, whether or not the model's files say so.
+  /// after a message with a call: an answer ends with them, whether or not the model's files say
+  /// so.
   const std::vector<std::int64_t>& end_tokens() const { return end_tokens_; }
 
  private:

@@ -1,6 +1,5 @@
 module;
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -142,7 +141,7 @@ CallMatch CallReader::operator()(const NamedCalls& form) const {
     return rest.empty() || rest.starts_with('{') ? CallMatch::incomplete : CallMatch::none;
   }
   const std::string_view written = rest.substr(0, *length);
-  const auto arguments = !form.quote.empty() ? quoted_to_json(written, form.quote)
+  const auto arguments = !form.quote.empty()  ? quoted_to_json(written, form.quote)
                          : read_json(written) ? std::optional(std::string(written))
                                               : std::nullopt;
   if (name.empty() || !arguments) {
@@ -239,30 +238,14 @@ CallMatch CallReader::operator()(const TaggedCalls& form) const {
 
 }  // namespace
 
-std::span<const ToolCallForm> tool_call_forms() {
+namespace {
+
+std::vector<ToolCallForm> forms_in_json() {
   const auto in_lists = [](std::string begin, std::string end) {
     return ToolCallForm{
         .begin = std::move(begin), .end = std::move(end), .calls = JsonCalls{.in_list = true}};
   };
-  const TaggedCalls functions{.call = "<function=",
-                              .name_end = ">",
-                              .key = "<parameter=",
-                              .key_end = ">",
-                              .value_end = "</parameter>",
-                              .call_end = "</function>"};
-  const auto invoked = [](std::string section) {
-    return ToolCallForm{.begin = "<｜DSML｜" + section + ">",
-                        .end = "</｜DSML｜" + section + ">",
-                        .several = true,
-                        .calls = TaggedCalls{.call = "<｜DSML｜invoke name=\"",
-                                             .name_end = "\">",
-                                             .key = "<｜DSML｜parameter name=\"",
-                                             .key_end = "\" string=\"true\">",
-                                             .json_key_end = "\" string=\"false\">",
-                                             .value_end = "</｜DSML｜parameter>",
-                                             .call_end = "</｜DSML｜invoke>"}};
-  };
-  static const std::array<ToolCallForm, 23> forms = {{
+  return {
       {.begin = "<tool_call>", .end = "</tool_call>"},  // Hermes, Qwen, Granite 4
       in_lists("<tool_calls>", "</tool_calls>"),
       {.begin = "<tool_calls>", .end = "</tool_calls>"},
@@ -273,10 +256,15 @@ std::span<const ToolCallForm> tool_call_forms() {
       {.begin = "<|tools_prefix|>",  // Apertus
        .end = "<|tools_suffix|>",
        .calls = JsonCalls{.name = "", .in_list = true}},
-      in_lists("[TOOL_CALLS]", ""),  // Mistral
-      {.begin = "[TOOL_CALLS]",      // Mistral Small 3.2
+      in_lists("[TOOL_CALLS]", ""),    // Mistral
+      {.begin = "<|function_call|>"},  // GigaChat 3.1
+  };
+}
+
+std::vector<ToolCallForm> forms_with_names() {
+  return {
+      {.begin = "[TOOL_CALLS]",  // Mistral Small 3.2
        .calls = NamedCalls{.between = "[ARGS]", .name_end = "[CALL_ID]"}},
-      {.begin = "<|function_call|>"},      // GigaChat 3.1
       {.begin = "<｜tool▁calls▁begin｜>",  // DeepSeek V3.1
        .end = "<｜tool▁calls▁end｜>",
        .several = true,
@@ -298,6 +286,34 @@ std::span<const ToolCallForm> tool_call_forms() {
                            .name_end = ":"}},
       {.begin = "<function=",  // Functionary 3.1
        .calls = NamedCalls{.between = ">", .call_end = "</function>"}},
+      {.begin = "<|tool_call>",  // Gemma 4
+       .end = "<tool_call|>",
+       .calls = NamedCalls{.call = "call:", .quote = "<|\"|>"}},
+  };
+}
+
+/// DeepSeek V3.2 and V4.
+ToolCallForm form_with_types(const std::string& section) {
+  return {.begin = "<｜DSML｜" + section + ">",
+          .end = "</｜DSML｜" + section + ">",
+          .several = true,
+          .calls = TaggedCalls{.call = "<｜DSML｜invoke name=\"",
+                               .name_end = "\">",
+                               .key = "<｜DSML｜parameter name=\"",
+                               .key_end = "\" string=\"true\">",
+                               .json_key_end = "\" string=\"false\">",
+                               .value_end = "</｜DSML｜parameter>",
+                               .call_end = "</｜DSML｜invoke>"}};
+}
+
+std::vector<ToolCallForm> forms_with_tags() {
+  const TaggedCalls functions{.call = "<function=",
+                              .name_end = ">",
+                              .key = "<parameter=",
+                              .key_end = ">",
+                              .value_end = "</parameter>",
+                              .call_end = "</function>"};
+  return {
       // Qwen 3.5 and Coder, Nemotron 3
       {.begin = "<tool_call>", .end = "</tool_call>", .calls = functions},
       {.begin = "<seed:tool_call>", .end = "</seed:tool_call>", .calls = functions},  // Seed OSS
@@ -316,8 +332,6 @@ std::span<const ToolCallForm> tool_call_forms() {
                             .key_end = "\">",
                             .value_end = "</parameter>",
                             .call_end = "</invoke>"}},
-      invoked("function_calls"),  // DeepSeek V3.2
-      invoked("tool_calls"),      // DeepSeek V4
       {.begin = "<tool_calls:opensource>",  // Hunyuan 3
        .end = "</tool_calls:opensource>",
        .several = true,
@@ -328,9 +342,14 @@ std::span<const ToolCallForm> tool_call_forms() {
                             .value = "<arg_value:opensource>",
                             .value_end = "</arg_value:opensource>",
                             .call_end = "</tool_call:opensource>"}},
-      {.begin = "<|tool_call>",  // Gemma 4
-       .end = "<tool_call|>",
-       .calls = NamedCalls{.call = "call:", .quote = "<|\"|>"}},
+      form_with_types("function_calls"),
+      form_with_types("tool_calls"),
+  };
+}
+
+/// Whole answers.
+std::vector<ToolCallForm> forms_of_answers() {
+  return {
       {.calls = ChannelCalls{.message = "<|start|>assistant",  // gpt-oss
                              .channel = "<|channel|>",
                              .content = "<|message|>",
@@ -340,7 +359,20 @@ std::span<const ToolCallForm> tool_call_forms() {
                              .call_end = "<|call|>",
                              .thoughts = "analysis"}},
       {.calls = JsonCalls{.arguments = "parameters", .opening = "<|python_tag|>"}},  // Llama 3.1
-  }};
+  };
+}
+
+}  // namespace
+
+std::span<const ToolCallForm> tool_call_forms() {
+  static const std::vector<ToolCallForm> forms = [] {
+    std::vector<ToolCallForm> all;
+    for (const auto& some :
+         {forms_in_json(), forms_with_names(), forms_with_tags(), forms_of_answers()}) {
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }();
   return forms;
 }
 
@@ -377,6 +409,8 @@ std::string_view ToolCallForm::answer_in(std::string_view text) const {
              ? std::string_view()
              : text.substr(first, last + 1 - first);
 }
+
+bool ToolCallForm::of_every_answer() const { return std::holds_alternative<ChannelCalls>(calls); }
 
 struct ToolCallReader::Schemas {
   std::map<std::string, nlohmann::json> of_tools;

@@ -33,7 +33,7 @@ struct NamedCalls {
   std::string between = {};  // empty: the arguments follow the name
   std::string call_end = {};
   std::string name_end = {};  // before `between`: a number of the call follows, which is left out
-  std::string quote = {};     // a mark around texts of arguments, whose names have none; empty: JSON
+  std::string quote = {};  // a mark around texts of arguments, whose names have none; empty: JSON
 };
 
 /// Calls with a mark for each argument: `call`, the name, `name_end`; of each argument `key`, its
@@ -60,7 +60,7 @@ struct ChannelCalls {
   std::string content = {};
   std::string end = {};
   std::string recipient = {};
-  std::string json = {};  // in the header of a call, before "json"
+  std::string json = {};  // in the header of a call, before the word for JSON
   std::string call_end = {};
   std::string thoughts = {};  // the name of the channel that is not for who asked
 };
@@ -78,7 +78,7 @@ struct ToolCallForm {
   /// The part of a text that is the answer, without its header and the token for its end.
   std::string_view answer_in(std::string_view text) const;
   /// Whether every answer has this form, also without calls.
-  bool of_every_answer() const { return std::holds_alternative<ChannelCalls>(calls); }
+  bool of_every_answer() const;
 };
 
 /// The forms that are known.

@@ -39,9 +39,8 @@ struct CallGrammar {
 
  private:
   Expression arguments(const JsonNotation& notation = {}) const {
-    return tool.parameters.empty()
-               ? add_json_object(all, notation)
-               : add_json_schema(all, tool.parameters, place, notation);
+    return tool.parameters.empty() ? add_json_object(all, notation)
+                                   : add_json_schema(all, tool.parameters, place, notation);
   }
   Expression value(const TaggedCalls& form, const JsonSchema& whole, const Json& schema,
                    const std::string& part) const;
@@ -72,18 +71,18 @@ Expression CallGrammar::operator()(const NamedCalls& form) const {
 /// The whole answer: thoughts, and the call.
 Expression CallGrammar::operator()(const ChannelCalls& form) const {
   const std::string to = form.recipient + tool.name;
-  const Expression header =
-      choice({bytes(form.channel + "commentary " + to), bytes(" " + to + form.channel + "commentary")});
-  const Expression thoughts =
-      sequence({bytes(form.channel + form.thoughts + form.content), text_before(all, form.end),
-                bytes(form.message)});
-  return sequence({optional(thoughts), header, bytes(" "), optional(bytes(form.json)), bytes("json"),
-                   bytes(form.content), arguments()});
+  const Expression header = choice(
+      {bytes(form.channel + "commentary " + to), bytes(" " + to + form.channel + "commentary")});
+  const Expression thoughts = sequence({bytes(form.channel + form.thoughts + form.content),
+                                        text_before(all, form.end), bytes(form.message)});
+  return sequence({optional(thoughts), header, bytes(" "), optional(bytes(form.json)),
+                   bytes("json"), bytes(form.content), arguments()});
 }
 
 Expression CallGrammar::argument(const TaggedCalls& form, Expression name, bool as_json,
                                  Expression value) const {
-  return sequence({bytes(form.key), std::move(name), bytes(as_json ? form.json_key_end : form.key_end),
+  return sequence({bytes(form.key), std::move(name),
+                   bytes(as_json ? form.json_key_end : form.key_end),
                    form.value.empty() ? bytes("") : sequence({rule(blank), bytes(form.value)}),
                    std::move(value), rule(blank)});
 }
@@ -92,10 +91,9 @@ Expression CallGrammar::argument(const TaggedCalls& form, Expression name, bool 
 Expression CallGrammar::value(const TaggedCalls& form, const JsonSchema& whole, const Json& schema,
                               const std::string& part) const {
   if (!takes_text(nlohmann::json(schema))) {
-    return sequence({rule(blank), whole.add(all, part), rule(blank),
-                     bytes(form.value_end)});
+    return sequence({rule(blank), whole.add(all, part), rule(blank), bytes(form.value_end)});
   }
-  static const std::set<std::string> read = {"type",       "enum",      "const",   "title",
+  static const std::set<std::string> read = {"type",        "enum",      "const",    "title",
                                              "description", "default",   "examples", "deprecated",
                                              "readOnly",    "writeOnly", "$comment"};
   for (const auto& [name, own] : schema.items()) {
@@ -116,8 +114,9 @@ Expression CallGrammar::value(const TaggedCalls& form, const JsonSchema& whole, 
   for (const Json& one : known) {
     const std::string text = one.is_string() ? one.get<std::string>() : json_text(one);
     if (text.find(form.value_end) != std::string::npos) {
-      fail_input({.thing = place + part + "/enum",
-                  .wrong = fmt::format("a text has the mark '{}', which ends texts", form.value_end)});
+      fail_input(
+          {.thing = place + part + "/enum",
+           .wrong = fmt::format("a text has the mark '{}', which ends texts", form.value_end)});
     }
     texts.push_back(bytes(text + form.value_end));
     if (form.json_key_end.empty()) {
@@ -131,9 +130,9 @@ Expression CallGrammar::value(const TaggedCalls& form, const JsonSchema& whole, 
 std::vector<Expression> CallGrammar::known_arguments(const TaggedCalls& form) const {
   const JsonSchema whole(tool.parameters, place);
   const Json schema = parse_ordered_json(tool.parameters);
-  static const std::set<std::string> read = {"type",        "properties", "required",
-                                             "additionalProperties", "title", "description",
-                                             "$defs",       "definitions", "$schema"};
+  static const std::set<std::string> read = {
+      "type",  "properties",  "required", "additionalProperties", "title", "description",
+      "$defs", "definitions", "$schema"};
   for (const auto& [name, own] : schema.items()) {
     if (!read.contains(name)) {
       fail_input({.thing = place + "/" + name,
@@ -179,9 +178,10 @@ std::vector<Expression> CallGrammar::known_arguments(const TaggedCalls& form) co
 
 Expression CallGrammar::operator()(const TaggedCalls& form) const {
   const Expression name = repeat(characters({{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}}), 1);
-  Expression arguments = tool.parameters.empty()
-                             ? repeat(argument(form, name, false, text_before(all, form.value_end)), 0)
-                             : sequence(known_arguments(form));
+  Expression arguments =
+      tool.parameters.empty()
+          ? repeat(argument(form, name, false, text_before(all, form.value_end)), 0)
+          : sequence(known_arguments(form));
   return sequence({bytes(form.call + tool.name + form.name_end), rule(blank), std::move(arguments),
                    bytes(form.call_end)});
 }

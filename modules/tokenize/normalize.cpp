@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "stored_bytes.hpp"
 #include "byte_level.hpp"
 #include "fields.hpp"
 #include "regex.hpp"
+#include "stored_bytes.hpp"
 #include "utf8.hpp"
 
 import tessera.base;

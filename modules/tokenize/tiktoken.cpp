@@ -15,10 +15,10 @@ module;
 #include <utility>
 #include <vector>
 
-#include "stored_bytes.hpp"
 #include "fields.hpp"
 #include "patterns.hpp"
 #include "pipeline.hpp"
+#include "stored_bytes.hpp"
 #include "utf8.hpp"
 #include "vocabulary.hpp"
 module tessera.tokenize;

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import secrets
 import socket
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def check_chat(complete, settings):
     likely = complete(messages=question, logprobs=True, top_logprobs=3, **settings).choices[0].logprobs
     assert all(one.logprob <= 0 and len(one.top_logprobs) == 3 for one in likely.content), likely
 
-    asked = {**settings, "max_tokens": 400, "tools": tools, "tool_choice": "required", "temperature": 1, "seed": 1}
+    asked = {**settings, "max_tokens": 400, "tools": tools, "tool_choice": "required", "parallel_tool_calls": False, "temperature": 1, "seed": 1}
     called = complete(messages=question, **asked).choices[0]
     call = called.message.tool_calls[0]
     assert called.finish_reason == "tool_calls" and call.function.name == "describe", called
@@ -80,7 +81,7 @@ def check_library():
     assert len(vectors) == 2 and abs(sum(x * x for x in vectors[0]["embedding"]) - 1) < 1e-5
     assert len(shorter) == 8 and again
 
-    for wrong, error in (({"temperature": 9}, litellm.BadRequestError), ({"messages": []}, litellm.BadRequestError)):
+    for wrong, error in (({"top_p": 7}, litellm.BadRequestError), ({"messages": []}, litellm.BadRequestError)):
         try:
             litellm.completion(**{"messages": question, **settings, **wrong})
             raise SystemExit(f"{wrong} was accepted")
@@ -105,11 +106,12 @@ def check_proxy():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    key = "sk-" + secrets.token_hex(24)
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder) / "config.yaml"
         config.write_text(json.dumps({
             "model_list": [{"model_name": "small", "litellm_params": {"model": "openai/" + name, "api_base": address, "api_key": token}}],
-            "litellm_settings": {"telemetry": False}}))
+            "general_settings": {"master_key": key}, "litellm_settings": {"telemetry": False}}))
         environment = {**os.environ, "HOME": folder}
         program = pathlib.Path(sys.executable).parent / "litellm"
         log = open(pathlib.Path(folder) / "log", "w")
@@ -124,7 +126,7 @@ def check_proxy():
                     break
                 except OSError:
                     time.sleep(0.5)
-            client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0, timeout=60)
+            client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, max_retries=0, timeout=60)
             check_chat(client.chat.completions.create, {"model": "small", "max_tokens": 24, "temperature": 0})
             vector = client.embeddings.create(model="small", input="Say two").data[0].embedding
             assert abs(sum(x * x for x in vector) - 1) < 1e-5

@@ -226,9 +226,11 @@ TEST_CASE("the page is there without the token, and nothing else is") {
   const Served server({"--page", "--token-file", path});
   CHECK(ask(server.port, get("/")).status == 200);
   CHECK(ask(server.port, get("/")).body.find("secret") == std::string::npos);
-  for (const char* const other : {"/v1/models", "/health", "/metrics", "/?", "/v1/models/x", "//"}) {
+  for (const char* const other :
+       {"/v1/models", "/health", "/metrics", "/?", "/v1/models/x", "//"}) {
     INFO(other);
-    const int expected = std::string(other) == "/?" ? 200 : 401;  // a query is not a part of the path
+    const int expected =
+        std::string(other) == "/?" ? 200 : 401;  // a query is not a part of the path
     CHECK(ask(server.port, get(other)).status == expected);
   }
   CHECK(ask(server.port, post("{}", "", "/")).status == 401);

@@ -117,11 +117,11 @@ double metric(int port, const std::string& name) {
 /// A prompt whose keys and values need most of the server's memory. Where pages were lost, it waits
 /// for ever.
 Response ask_for_all_memory(int port) {
-  return server_test::ask(port, post(json{{"prompt", std::vector<int>(400, 65)},
-                                          {"max_tokens", 2},
-                                          {"temperature", 0}}
-                                         .dump(),
-                                     "", "/v1/completions"));
+  return server_test::ask(
+      port,
+      post(
+          json{{"prompt", std::vector<int>(400, 65)}, {"max_tokens", 2}, {"temperature", 0}}.dump(),
+          "", "/v1/completions"));
 }
 
 }  // namespace
@@ -158,5 +158,6 @@ TEST_CASE("ten thousand requests of two hundred clients, of which half leave, co
   CHECK(texts(again) == texts(most));
   CHECK(alone(server.port) == expected);
   CHECK(metric(server.port, "tessera_texts_waiting") == 0);
+  CHECK(metric(server.port, "tessera_pages_used") == 0);
   CHECK(server.stop().seconds < 2);
 }

@@ -76,8 +76,7 @@ void talk_with_page(const Served& server, const std::string& words) {
 std::string model_that_writes(const Folder& folder, const std::string& answer) {
   fs::copy(fs::path(trained().checkpoint).parent_path().parent_path() / "tokenizer",
            folder.path() / "tokenizer");
-  folder.write("chats.jsonl",
-               generation_test::conversation({"Say html", answer}).dump() + "\n");
+  folder.write("chats.jsonl", generation_test::conversation({"Say html", answer}).dump() + "\n");
   folder.write("run.toml", R"([model]
 dim = 48
 layers = 2
@@ -114,20 +113,22 @@ TEST_CASE("litellm and its proxy talk with the server", "[.litellm]") {
     return;
   }
   const Folder folder;
-  const Served server({"--token-file", secret_file(folder, "secret"), "--tokens", "500",
+  const Served server(trained().long_model,
+                      {"--token-file", secret_file(folder, "secret"), "--tokens", "500",
                        "--chat-template", server_test::template_with_calls()});
   run_script(python, "check_litellm.py",
              "http://127.0.0.1:" + std::to_string(server.port) + "/v1 secret");
 }
 
 TEST_CASE("a browser talks with the page", "[.browser]") {
-  const Served server({"--page", "--tokens", "5000"});
+  const Served server(trained().long_model, {"--page", "--tokens", "5000"});
   talk_with_page(server, picture("page"));
 }
 
 TEST_CASE("a browser talks with the page by a key", "[.browser]") {
   const Folder folder;
-  const Served server({"--page", "--token-file", secret_file(folder, "a secret"), "--tokens", "5000"});
+  const Served server(
+      {"--page", "--token-file", secret_file(folder, "a secret"), "--tokens", "5000"});
   talk_with_page(server, "--key 'a secret'" + picture("page_key"));
 }
 

@@ -144,9 +144,10 @@ TEST_CASE("answers in channels have thoughts, a text and calls") {
   };
   const json call = {{{"name", "weather"}, {"arguments", {{"place", "<|call> Rome"}}}}};
   const std::string arguments = R"({"place": "<|call> Rome"})";
-  check_read("<|channel|>analysis<|message|>It is 2<3 <|en<|end|><|start|>assistant<|channel|>final"
-             "<|message|>Two.\n",
-             "Two.\n", "It is 2<3 <|en", json::array());
+  check_read(
+      "<|channel|>analysis<|message|>It is 2<3 <|en<|end|><|start|>assistant<|channel|>final"
+      "<|message|>Two.\n",
+      "Two.\n", "It is 2<3 <|en", json::array());
   for (const std::string header : {"<|channel|>commentary to=functions.weather <|constrain|>json",
                                    " to=functions.weather<|channel|>commentary json",
                                    "<|channel|>analysis to=functions.weather"}) {
@@ -321,14 +322,14 @@ TEST_CASE("grammars of calls of Kimi K2 have the name, a number and the argument
   check_call(form, section(call("functions.weather:12", R"({"place":"a"})")), {{"place", "a"}});
   check_call(form, section(call("functions.weather", R"({"place": "<|tool_call_end|>"})")),
              {{"place", "<|tool_call_end|>"}});
-  check_refused(form, {section(call("functions.clock:0", "{}")),
-                       section(call("weather:0", rome_json)),
-                       section(call("functions.weather:", rome_json)),
-                       section(call("functions.weather:0:1", rome_json)),
-                       section(call("functions.weather:0", R"({"days": [1]})")),
-                       section(call("functions.weather:0", R"({"place": 3})")),
-                       section(call("functions.weather:0", rome_json) + call("functions.time:1", "{}")),
-                       section(""), call("functions.weather:0", rome_json)});
+  check_refused(form,
+                {section(call("functions.clock:0", "{}")), section(call("weather:0", rome_json)),
+                 section(call("functions.weather:", rome_json)),
+                 section(call("functions.weather:0:1", rome_json)),
+                 section(call("functions.weather:0", R"({"days": [1]})")),
+                 section(call("functions.weather:0", R"({"place": 3})")),
+                 section(call("functions.weather:0", rome_json) + call("functions.time:1", "{}")),
+                 section(""), call("functions.weather:0", rome_json)});
   CHECK(follows(form,
                 section(call("functions.weather:0", rome_json) + call("functions.time:1", "{}")),
                 true));
@@ -351,24 +352,26 @@ TEST_CASE("grammars of calls of Apertus have the name as the only member") {
 TEST_CASE("grammars of calls of DeepSeek V3.2 say which values are texts") {
   const ToolCallForm& form = form_of("<｜DSML｜function_calls>");
   const auto argument = [](const std::string& name, bool text, const std::string& value) {
-    return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + (text ? "true" : "false") + "\">" +
-           value + "</｜DSML｜parameter>\n";
+    return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + (text ? "true" : "false") +
+           "\">" + value + "</｜DSML｜parameter>\n";
   };
   const auto section = [](const std::string& name, const std::string& arguments) {
     return "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"" + name + "\">\n" + arguments +
            "</｜DSML｜invoke>\n</｜DSML｜function_calls>";
   };
-  check_call(form,
-             section("weather", argument("place", true, "Rome") + argument("days", false, "[1, 2]") +
-                                    argument("unit", true, "C")),
-             rome);
+  check_call(
+      form,
+      section("weather", argument("place", true, "Rome") + argument("days", false, "[1, 2]") +
+                             argument("unit", true, "C")),
+      rome);
   check_call(form, section("weather", argument("place", true, "\n[1] ｜DSML｜ </｜DSML \n")),
              {{"place", "\n[1] ｜DSML｜ </｜DSML \n"}});
-  check_refused(form, {section("weather", argument("place", false, "Rome")),
-                       section("weather", argument("place", true, "a") + argument("days", true, "[1]")),
-                       section("weather", argument("place", true, "a") + argument("days", false, "1")),
-                       section("weather", argument("place", true, "a</｜DSML｜parameter>b")),
-                       section("weather", ""), section("clock", "")});
+  check_refused(form,
+                {section("weather", argument("place", false, "Rome")),
+                 section("weather", argument("place", true, "a") + argument("days", true, "[1]")),
+                 section("weather", argument("place", true, "a") + argument("days", false, "1")),
+                 section("weather", argument("place", true, "a</｜DSML｜parameter>b")),
+                 section("weather", ""), section("clock", "")});
   // What the model says is JSON is read so, whatever the schema; what is none is a text.
   CHECK(arguments_of(form, section("weather", argument("place", false, "[3]"))) ==
         json({{"place", {3}}}));
@@ -420,9 +423,9 @@ TEST_CASE("grammars of calls in channels have thoughts and one call") {
     const std::string call = header + "<|message|>" + rome_json;
     check_call(form, call, rome);
     check_call(form, thoughts + call, rome);
-    check_refused(form, {thoughts + thoughts + call, call + " and", "Well. " + call,
-                         thoughts + "<|channel|>final<|message|>Rome",
-                         header + "<|message|>{\"place\": 3}"});
+    check_refused(
+        form, {thoughts + thoughts + call, call + " and", "Well. " + call,
+               thoughts + "<|channel|>final<|message|>Rome", header + "<|message|>{\"place\": 3}"});
   }
   check_refused(form, {"<|channel|>commentary to=functions.clock json<|message|>{}", thoughts});
 }

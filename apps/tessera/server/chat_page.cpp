@@ -35,6 +35,7 @@ form { margin: 1em 0; }
 label { margin-right: 1em; }
 input[type=number] { width: 5em; }
 .note { color: #555; font-size: 85%; }
+.thoughts { font-style: italic; }
 </style>
 </head>
 <body>
@@ -69,16 +70,22 @@ function add(kind, text) {
 
 const percent = (logprob) => (100 * Math.exp(logprob)).toFixed(1) + "%";
 
-function addToken(turn, token) {
+// A text of one token, or of several that have a character together; tokens that end a text have none.
+function addText(turn, text, tokens) {
   const span = document.createElement("span");
-  span.textContent = token.text;
-  span.style.backgroundColor = "hsl(" + (120 * Math.exp(token.logprob)).toFixed(0) + " 80% 88%)";
-  const lines = [JSON.stringify(token.text) + " " + percent(token.logprob)];
-  for (const other of token.others) {
-    lines.push("  " + JSON.stringify(other.text) + " " + percent(other.logprob));
+  span.textContent = text;
+  const least = Math.min(0, ...tokens.map((token) => token.logprob));
+  span.style.backgroundColor = tokens.length === 0 ? "" : "hsl(" + (120 * Math.exp(least)).toFixed(0) + " 80% 88%)";
+  const lines = [];
+  for (const token of tokens) {
+    lines.push(JSON.stringify(token.text) + " " + percent(token.logprob));
+    for (const other of token.others) {
+      lines.push("  " + JSON.stringify(other.text) + " " + percent(other.logprob));
+    }
   }
   span.title = lines.join("\n");
   turn.append(span);
+  return span;
 }
 
 function tokensOf(choice) {
@@ -93,7 +100,9 @@ function tokensOf(choice) {
   }
   return found.tokens.map((text, i) => ({
     text, logprob: found.token_logprobs[i],
-    others: Object.entries(found.top_logprobs[i] || {}).map(([other, logprob]) => ({text: other, logprob}))}));
+    // An object lists members whose names are numbers first.
+    others: Object.entries(found.top_logprobs[i] || {}).map(([other, logprob]) => ({text: other, logprob}))
+      .sort((one, other) => other.logprob - one.logprob)}));
 }
 
 async function* eventsOf(response) {
@@ -132,14 +141,21 @@ async function ask(path, body, turn, hear) {
   if (!response.ok) {
     throw await problemOf(response);
   }
+  let tokens = [];
   for await (const event of eventsOf(response)) {
     if (event.error) {
       throw new Error(event.error.message);
     }
     for (const choice of event.choices) {
-      hear((choice.delta ? choice.delta.content : choice.text) || "");
-      for (const token of tokensOf(choice)) {
-        addToken(turn, token);
+      tokens.push(...tokensOf(choice));
+      const text = (choice.delta ? choice.delta.content : choice.text) || "";
+      const thoughts = (choice.delta && choice.delta.reasoning_content) || "";
+      if (thoughts !== "") {
+        addText(turn, thoughts, text === "" ? tokens.splice(0) : []).className = "thoughts";
+      }
+      if (text !== "") {
+        addText(turn, text, tokens.splice(0));
+        hear(text);
       }
     }
   }
