@@ -54,7 +54,8 @@ std::size_t length_between_marks(std::string_view text, std::string_view quote) 
 
 std::optional<nlohmann::ordered_json> read_json(std::string_view text) {
   const std::string wrapped = "{\"value\":" + std::string(text) + "}";
-  if (!parse_json_object(wrapped).problem.empty()) {
+  const ParsedJson parsed = parse_json_object(wrapped);
+  if (!parsed.problem.empty() || parsed.value.size() != 1) {  // "1, \"name\": 2" is no value
     return std::nullopt;
   }
   try {

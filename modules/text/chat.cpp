@@ -269,7 +269,8 @@ std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messag
                                              const std::string& tools) const {
   const tokenize::Tokenizer& tokenizer = *model_.tokenizer().tokenizer;
   const bool calls = !tools.empty() || std::ranges::any_of(messages, [](const ChatMessage& one) {
-    return !one.members.empty();
+    return !one.members.empty() &&
+           (one.role == "tool" || parse_ordered_json(one.members).contains("tool_calls"));
   });
   const std::string text = rendered(messages, true, tools, calls && tool_calls().arguments_as_text);
   for (const ChatMessage& message : messages) {

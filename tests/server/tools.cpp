@@ -169,6 +169,18 @@ TEST_CASE("a request names the tools that the answer may or must call") {
   refused(message(json::array({{{"id", "c1"}}})),
           "messages.tool_calls.function: has a wrong value");
   refused(message(json::array({3})), "messages.tool_calls: must be a list of calls");
+  // Thoughts of an answer come back with it.
+  const auto answered = [](const json& more) {
+    json answer = {{"role", "assistant"}, {"reasoning_content", "Hm."}};
+    answer.update(more);
+    const ChatRequest request = parsed({{"messages", json::array({answer})}});
+    return json::parse(request.messages[0].members).value("thinking", "none");
+  };
+  CHECK(answered({{"content", "Yes"}}) == "Hm.");
+  CHECK(answered({{"content", nullptr}, {"tool_calls", json::array({call})}}) == "Hm.");
+  CHECK(answered({{"content", "I ask"}, {"tool_calls", json::array({call})}}) == "none");
+  refused({{"messages", {{{"role", "assistant"}, {"content", "a"}, {"reasoning_content", 3}}}}},
+          "messages.reasoning_content");
   json text = call;
   text["function"]["arguments"] = "not JSON";
   refused(message(json::array({text})), "messages.tool_calls.function.arguments");

@@ -226,6 +226,8 @@ TEST_CASE("arguments in tags are texts or JSON by the schema of the tool") {
   CHECK(qwens("place", "<b>\"{</b>") == json({{"place", "<b>\"{</b>"}}));
   CHECK(qwens("days", "\n[1, 2]\n") == json({{"days", {1, 2}}}));
   CHECK(qwens("days", "not JSON") == json({{"days", "not JSON"}}));
+  CHECK(qwens("days", R"(1, "value": 2)") == json({{"days", R"(1, "value": 2)"}}));
+  CHECK(qwens("days", R"(1, "other": 2)") == json({{"days", R"(1, "other": 2)"}}));
   CHECK(qwens("other", "3") == json({{"other", 3}}));
   CHECK(arguments_of(glm(),
                      "<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>1 < 2</arg_value>\n"
@@ -400,8 +402,10 @@ TEST_CASE("grammars of calls of Gemma 4 have texts between marks") {
   CHECK(follows(form, "<|tool_call>call:time{a:{b-1:null,c.d:[true,-1.5,{}]}}<tool_call|>"));
   CHECK(arguments_of(form, free) == json::parse(R"({"a":{"b-1":null,"c.d":[true,-1500.0,{}]}})"));
   // No calls: words that are no values, and what does not end.
-  for (const std::string arguments : {"place:Rome", "place", ":" + text("a"), "days:[1,]",
-                                      "days:[" + std::string(100'000, '['), "place:<|\"|>Rome"}) {
+  const std::vector<std::string> wrong = {
+      "place:Rome", "place", ":" + text("a"), "days:[1,]", "days:[" + std::string(100'000, '['),
+      "place:<|\"|>Rome"};
+  for (const std::string& arguments : wrong) {
     CHECK(arguments_of(form, call(arguments)).is_null());
   }
   const auto refused = [&](const char* schema) {
