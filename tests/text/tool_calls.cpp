@@ -390,7 +390,7 @@ TEST_CASE("grammars of calls of Gemma 4 have texts between marks") {
   };
   const auto text = [](const std::string& value) { return "<|\"|>" + value + "<|\"|>"; };
   check_call(form, call("place:" + text("Rome") + ",days:[1,2],unit:" + text("C")), rome);
-  check_call(form, call("place: " + text("{a:[\"<|\\n}"), {{"place", "{a:[\"<|\\n}"}});
+  check_call(form, call("place: " + text("{a:[\"<|\\n}")), {{"place", "{a:[\"<|\\n}"}});
   check_call(form, call("place:" + text("")), {{"place", ""}});
   check_refused(form, {call("place:Rome"), call("place:\"Rome\""), call(""),
                        call("days:[1],place:" + text("a")), call("place:" + text("a") + ",days:[a]"),
