@@ -131,8 +131,10 @@ TEST_CASE("ten thousand requests of two hundred clients, of which half leave, co
   constexpr int clients = 200;
   constexpr int requests = 10'000;
   constexpr std::size_t mib = std::size_t{1} << 20;
+  // Those that have left are connections until the server has seen it.
   Served server(generation_test::trained().long_model,
-                {"--waiting", "256", "--batch", "64", "--memory", "400KB"});
+                {"--waiting", "512", "--batch", "64", "--memory", "400KB", "--connections", "1000",
+                 "--connections-per-address", "1000"});
   const auto expected = alone(server.port);
   const Response most = ask_for_all_memory(server.port);
   REQUIRE(most.status == 200);

@@ -392,19 +392,23 @@ TEST_CASE("grammars of calls of Gemma 4 have texts between marks") {
   check_call(form, call("place:" + text("Rome") + ",days:[1,2],unit:" + text("C")), rome);
   check_call(form, call("place: " + text("{a:[\"<|\\n}")), {{"place", "{a:[\"<|\\n}"}});
   check_call(form, call("place:" + text("")), {{"place", ""}});
-  check_refused(form, {call("place:Rome"), call("place:\"Rome\""), call(""),
-                       call("days:[1],place:" + text("a")), call("place:" + text("a") + ",days:[a]"),
-                       call("place:" + text("a") + ",unit:" + text("K")),
-                       call(text("place") + ":" + text("a")), call("place:" + text("a<|\"|>b")),
-                       "<|tool_call>call:clock{}<tool_call|>"});
+  check_refused(
+      form,
+      {call("place:Rome"), call("place:\"Rome\""), call(""), call("days:[1],place:" + text("a")),
+       call("place:" + text("a") + ",days:[a]"), call("place:" + text("a") + ",unit:" + text("K")),
+       call(text("place") + ":" + text("a")), call("place:" + text("a<|\"|>b")),
+       "<|tool_call>call:clock{}<tool_call|>"});
   const std::string free = "<|tool_call>call:time{a:{b-1:None,c.d:[true,-1.5e3,{}]}}<tool_call|>";
   CHECK(!follows(form, free));
   CHECK(follows(form, "<|tool_call>call:time{a:{b-1:null,c.d:[true,-1.5,{}]}}<tool_call|>"));
   CHECK(arguments_of(form, free) == json::parse(R"({"a":{"b-1":null,"c.d":[true,-1500.0,{}]}})"));
   // No calls: words that are no values, and what does not end.
-  const std::vector<std::string> wrong = {
-      "place:Rome", "place", ":" + text("a"), "days:[1,]", "days:[" + std::string(100'000, '['),
-      "place:<|\"|>Rome"};
+  const std::vector<std::string> wrong = {"place:Rome",
+                                          "place",
+                                          ":" + text("a"),
+                                          "days:[1,]",
+                                          "days:[" + std::string(100'000, '['),
+                                          "place:<|\"|>Rome"};
   for (const std::string& arguments : wrong) {
     CHECK(arguments_of(form, call(arguments)).is_null());
   }
