@@ -77,7 +77,11 @@ class TextServer : public ModelService {
         begin_jobs();
         engine_.step();
         counts().set_engine(engine_.counts());
-        model_.ranks().check_others();
+        // Where texts are computed, the next call finds ranks that have ended, and tells the
+        // clients.
+        if (engine_.size() == 0 || !model_.ranks().heals()) {
+          model_.ranks().check_others();
+        }
         http.check();
       }
       engine_.step();  // those that are not wanted any more are told
