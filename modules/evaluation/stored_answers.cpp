@@ -59,12 +59,39 @@ std::string identity_of(const text::ModelFiles& model) {
   return content_hash(std::as_bytes(std::span(all)));
 }
 
+Json json_of(const TaskAnswer& answer) {
+  if (answer.likelihoods.empty()) {
+    return answer.text;
+  }
+  Json list = Json::array();
+  for (const text::TextLikelihood& one : answer.likelihoods) {
+    list.push_back({one.log_probability, one.greedy});
+  }
+  return list;
+}
+
+/// None: it is no answer.
+std::optional<TaskAnswer> answer_in(const nlohmann::json& value) {
+  if (value.is_string()) {
+    return TaskAnswer{.text = value.get<std::string>()};
+  }
+  TaskAnswer answer;
+  for (const auto& one : value.is_array() ? value : nlohmann::json::array({nullptr})) {
+    if (!one.is_array() || one.size() != 2 || !one[0].is_number() || !one[1].is_boolean()) {
+      return std::nullopt;
+    }
+    answer.likelihoods.push_back(
+        {.log_probability = one[0].get<double>(), .greedy = one[1].get<bool>()});
+  }
+  return answer;
+}
+
 }  // namespace
 
 struct StoredAnswers::State {
   std::string file;
   std::string model;
-  std::map<std::string, std::string> answers;  // by what was asked
+  std::map<std::string, TaskAnswer> answers;  // by what was asked
   std::int64_t damaged = 0;
   std::ofstream stream;
 
@@ -86,7 +113,11 @@ struct StoredAnswers::State {
                   .wrong = "it has answers of another model, or the model's files have changed",
                   .advice = "name another file, or remove it"});
     }
-    answers[*text("asked")] = json_text(parsed.value.at("answer"));
+    auto answer = answer_in(parsed.value.at("answer"));
+    if (!answer) {
+      return false;
+    }
+    answers[*text("asked")] = std::move(*answer);
     return true;
   }
 };
@@ -116,17 +147,17 @@ StoredAnswers::~StoredAnswers() = default;
 
 std::int64_t StoredAnswers::damaged() const { return state_->damaged; }
 
-std::optional<std::string> StoredAnswers::find(const std::string& asked) const {
+const TaskAnswer* StoredAnswers::find(const std::string& asked) const {
   const auto found = state_->answers.find(asked);
-  return found == state_->answers.end() ? std::nullopt : std::optional(found->second);
+  return found == state_->answers.end() ? nullptr : &found->second;
 }
 
-void StoredAnswers::add(const std::string& asked, const std::string& answer,
-                        const std::string& about) {
-  Json line = Json::parse(about);
-  line["answer"] = Json::parse(answer);
-  line["asked"] = asked;
-  line["model"] = state_->model;
+void StoredAnswers::add(const std::string& asked, const TaskAnswer& answer,
+                        const StoredQuestion& question) {
+  const Json line = {{"task", question.task},     {"document", question.document},
+                     {"question", question.text}, {"target", Json::parse(question.target)},
+                     {"answer", json_of(answer)}, {"asked", asked},
+                     {"model", state_->model}};
   state_->stream << json_text(line) + "\n" << std::flush;
   if (!state_->stream) {
     fail_input({.thing = state_->file, .wrong = "answers cannot be written there"});

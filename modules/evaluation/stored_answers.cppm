@@ -7,6 +7,20 @@ import tessera.text;
 
 export namespace tessera::evaluation {
 
+/// What a model answers to a document.
+struct TaskAnswer {
+  std::vector<text::TextLikelihood> likelihoods = {};  // of the texts that it was asked about
+  std::string text = {};                               // or what it generated
+};
+
+/// What was answered, for whoever reads the file.
+struct StoredQuestion {
+  std::string task;
+  std::size_t document = 0;
+  std::string text;
+  std::string target;  // the right answer, a JSON value
+};
+
 /// Answers of one model to documents, as lines of JSON in a file that grows while a task is asked:
 /// a run that ends early goes on where it was, and one can read what the model said. An answer is
 /// found by all that it depends on: the tokens that were asked, and how.
@@ -22,10 +36,9 @@ class StoredAnswers {
 
   /// How many lines were damaged.
   std::int64_t damaged() const;
-  /// The answer to this, a JSON value; none: there is none yet.
-  std::optional<std::string> find(const std::string& asked) const;
-  /// Writes an answer, with what else a reader may want to know, both JSON values.
-  void add(const std::string& asked, const std::string& answer, const std::string& about);
+  /// The answer to this; null: there is none yet. As long as nothing is added.
+  const TaskAnswer* find(const std::string& asked) const;
+  void add(const std::string& asked, const TaskAnswer& answer, const StoredQuestion& question);
 
  private:
   struct State;

@@ -97,6 +97,20 @@ TaskRequest TaskRequests::request(const TaskQuestion& question) const {
   return made;
 }
 
+std::size_t TaskRequests::count(const TaskQuestion& question) const {
+  switch (task_.kind) {
+    case RequestKind::multiple_choice:
+      return question.choices.size();
+    case RequestKind::loglikelihood:
+      return 1;
+    case RequestKind::loglikelihood_rolling:
+      break;
+    case RequestKind::generate_until:
+      return 0;
+  }
+  return windows(question.continuations[0]).size();
+}
+
 std::string TaskRequests::context(std::span<const TaskMessage> messages) const {
   if (!format_) {
     return joined_text(messages);

@@ -28,6 +28,8 @@ class TaskRequests {
   /// Errors (input): the template does not allow the messages; a text has nothing before it, and
   /// the tokenizer has no token that begins texts.
   TaskRequest request(const TaskQuestion& question) const;
+  /// How many texts it scores.
+  std::size_t count(const TaskQuestion& question) const;
   /// The answer as it is scored: cut before the first of the task's stops.
   std::string answer(const text::GeneratedText& text) const;
   /// How answers are generated.

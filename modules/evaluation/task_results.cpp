@@ -27,37 +27,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string answer_json(const TaskAnswer& answer, RequestKind kind) {
-  if (kind == RequestKind::generate_until) {
-    return json_text(Json(answer.text));
-  }
-  Json list = Json::array();
-  for (const text::TextLikelihood& one : answer.likelihoods) {
-    list.push_back({one.log_probability, one.greedy});
-  }
-  return json_text(list);
-}
-
-/// None: it is no answer to that.
-std::optional<TaskAnswer> answer_in(const std::string& json, const TaskRequest& request,
-                                    RequestKind kind) {
-  const auto value = Json::parse(json);
-  if (kind == RequestKind::generate_until) {
-    return value.is_string() ? std::optional(TaskAnswer{.text = value.get<std::string>()})
-                             : std::nullopt;
-  }
-  if (!value.is_array() || value.size() != request.scored.size()) {
-    return std::nullopt;
-  }
-  TaskAnswer answer;
-  for (const Json& one : value) {
-    if (!one.is_array() || one.size() != 2 || !one[0].is_number() || !one[1].is_boolean()) {
-      return std::nullopt;
-    }
-    answer.likelihoods.push_back(
-        {.log_probability = one[0].get<double>(), .greedy = one[1].get<bool>()});
-  }
-  return answer;
+/// Whether it is an answer to that.
+bool is_answer(const TaskAnswer& answer, const TaskRequest& request, RequestKind kind) {
+  return kind == RequestKind::generate_until ? answer.likelihoods.empty()
+                                             : answer.likelihoods.size() == request.scored.size();
 }
 
 /// All that an answer depends on besides the model.
@@ -134,11 +107,10 @@ class TaskRun {
     std::vector<double> missing(answers_.size(), 1);
     for (std::size_t i = 0; kept_ != nullptr && i < answers_.size(); ++i) {
       const TaskRequest asked = request(i);
-      if (const auto found = kept_->find(hash_of(asked, generation_))) {
-        if (auto answer = answer_in(*found, asked, task_.kind)) {
-          answers_[i] = std::move(*answer);
-          missing[i] = 0;
-        }
+      const TaskAnswer* const found = kept_->find(hash_of(asked, generation_));
+      if (found != nullptr && is_answer(*found, asked, task_.kind)) {
+        answers_[i] = *found;
+        missing[i] = 0;
       }
     }
     missing = model_.copies().joined(std::move(missing));
@@ -154,12 +126,11 @@ class TaskRun {
       return;
     }
     const TaskQuestion& question = (*questions_)[number];
-    const Json about = {{"task", task_.name},
-                        {"document", number},
-                        {"question", joined_text(question.contexts[0])},
-                        {"target", Json::parse(json_text(question.target))}};
-    kept_->add(hash_of(asked, generation_), answer_json(answers_[number], task_.kind),
-               json_text(about));
+    kept_->add(hash_of(asked, generation_), answers_[number],
+               {.task = task_.name,
+                .document = number,
+                .text = joined_text(question.contexts[0]),
+                .target = json_text(question.target)});
   }
 
   void generate() {
@@ -193,7 +164,7 @@ class TaskRun {
       if (!owns(number)) {
         continue;
       }
-      const std::size_t texts = request(number).scored.size();
+      const std::size_t texts = requests_.count((*questions_)[number]);
       answers_[number].likelihoods.resize(texts);
       left[number] = texts;
       for (std::size_t text = 0; text < texts; ++text) {

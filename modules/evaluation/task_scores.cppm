@@ -4,18 +4,13 @@ import tessera.base;
 import tessera.text;
 import :answer_filters;
 import :evaluation_task;
+import :stored_answers;
 import :task_results;
 import :task_texts;
 
 // Scores of what a model answers.
 
 namespace tessera::evaluation {
-
-/// What a model answers to a document.
-struct TaskAnswer {
-  std::vector<text::TextLikelihood> likelihoods = {};  // of the texts that it was asked about
-  std::string text = {};                               // or what it generated
-};
 
 /// A score of a document, and how much it counts.
 struct DocumentScore {

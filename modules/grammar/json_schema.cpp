@@ -10,6 +10,7 @@ module;
 #include <initializer_list>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -85,10 +86,22 @@ bool has_type(const Json& value, const Names& of) {
 
 class SchemaReader {
  public:
-  SchemaReader(Grammar& grammar, const Json& root, std::string place)
-      : root_(root), place_(std::move(place)), texts_(grammar), grammar_(grammar) {}
+  SchemaReader(Grammar& grammar, const Json& root, std::string place, const JsonNotation& notation)
+      : root_(root),
+        place_(std::move(place)),
+        texts_(grammar, notation),
+        grammar_(grammar),
+        quote_(notation.quote) {}
 
-  Expression read() { return of(root_, "", 0); }
+  Expression read(const std::string& part) {
+    const Json* schema = nullptr;
+    try {
+      schema = &root_.at(Json::json_pointer(part));
+    } catch (const Json::exception&) {
+      refuse(part, "there is no schema at this place");
+    }
+    return of(*schema, part, 0);
+  }
 
  private:
   [[noreturn]] void refuse(const std::string& path, const std::string& wrong,
@@ -360,12 +373,23 @@ class SchemaReader {
     return names.empty() ? Names(types.begin(), types.end()) : names;
   }
 
+  void check_name(const std::string& name, const std::string& path) const {
+    constexpr std::size_t longest_name = 200;
+    if (name.size() > longest_name) {
+      refuse(path, fmt::format("a name has more than {} bytes", longest_name));
+    }
+    if (!quote_.empty() && !is_bare_name(name)) {
+      refuse(path, fmt::format("the name '{}' cannot be written without quotes", shown(name, 40)),
+             "use letters, digits, '_', '-' and '.'");
+    }
+  }
+
   /// A value that is given, with blanks between its parts.
-  Expression literal(const Json& value) {
+  Expression literal(const Json& value, const std::string& path) {
     if (value.is_array()) {
       std::vector<Expression> all;
       for (const Json& one : value) {
-        all.push_back(literal(one));
+        all.push_back(literal(one, path));
       }
       const auto count = std::ssize(value);
       return texts_.list(std::move(all), choice({}), count, count);
@@ -373,11 +397,19 @@ class SchemaReader {
     if (value.is_object()) {
       std::vector<JsonMember> members;
       for (const auto& [name, one] : value.items()) {
-        members.push_back({.name = name, .value = literal(one), .required = true});
+        check_name(name, path);
+        members.push_back({.name = name, .value = literal(one, path), .required = true});
       }
       return texts_.object(members, choice({}));
     }
-    return bytes(json_text(value));
+    if (!value.is_string()) {
+      return bytes(json_text(value));
+    }
+    const auto text = value.get<std::string>();
+    if (!quote_.empty() && text.find(quote_) != std::string::npos) {
+      refuse(path, fmt::format("a text has the mark '{}', which ends texts", quote_));
+    }
+    return texts_.text(text);
   }
 
   Expression listed(const Json& schema, const std::string& path) {
@@ -393,7 +425,7 @@ class SchemaReader {
     std::vector<Expression> all;
     for (const Json& value : *values) {
       if (!schema.contains("type") || has_type(value, names)) {
-        all.push_back(literal(value));
+        all.push_back(literal(value, path));
       }
     }
     return choice(std::move(all));
@@ -479,6 +511,11 @@ class SchemaReader {
     const auto most = count(schema, "maxLength", path);
     const Json* pattern = find(schema, "pattern");
     const Json* format = find(schema, "format");
+    if (!quote_.empty() && (least || most || pattern != nullptr || format != nullptr)) {
+      refuse(path,
+             "conditions of a text are not supported where the model writes texts between marks",
+             "leave them out, or use enum");
+    }
     if (pattern == nullptr && format == nullptr) {
       return least.value_or(0) > most.value_or(largest_bound)
                  ? choice({})
@@ -551,10 +588,7 @@ class SchemaReader {
       }
     }
     for (const JsonMember& one : members) {
-      constexpr std::size_t longest_name = 200;
-      if (one.name.size() > longest_name) {
-        refuse(path, fmt::format("a name has more than {} bytes", longest_name));
-      }
+      check_name(one.name, path);
     }
     return texts_.object(members, std::move(others));
   }
@@ -563,17 +597,34 @@ class SchemaReader {
   std::string place_;
   JsonTexts texts_;
   Grammar& grammar_;
+  std::string quote_;  // the mark around texts, while names have none; empty: JSON
   std::map<std::string, std::size_t> references_;  // rules, by what refers to them
   std::int64_t schemas_ = 0;
 };
 
 }  // namespace
 
-Expression add_json_schema(Grammar& grammar, std::string_view schema, const std::string& place) {
-  const Json root = parse_ordered_json(schema);
-  return SchemaReader(grammar, root, place).read();
+Expression add_json_schema(Grammar& grammar, std::string_view schema, const std::string& place,
+                           const JsonNotation& notation) {
+  return JsonSchema(schema, place).add(grammar, {}, notation);
 }
 
-Expression add_json_object(Grammar& grammar) { return JsonTexts(grammar).any_object(); }
+struct JsonSchema::Parsed {
+  Json root;
+  std::string place;
+};
+
+JsonSchema::JsonSchema(std::string_view schema, std::string place)
+    : parsed_(
+          std::make_shared<const Parsed>(Parsed{parse_ordered_json(schema), std::move(place)})) {}
+
+Expression JsonSchema::add(Grammar& grammar, const std::string& part,
+                           const JsonNotation& notation) const {
+  return SchemaReader(grammar, parsed_->root, parsed_->place, notation).read(part);
+}
+
+Expression add_json_object(Grammar& grammar, const JsonNotation& notation) {
+  return JsonTexts(grammar, notation).any_object();
+}
 
 }  // namespace tessera::grammar

@@ -6,6 +6,7 @@ module;
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,8 +30,15 @@ bool is_plain(std::u32string_view text) {
   return std::ranges::all_of(text, [](char32_t c) { return c >= ' ' && c != U'"' && c != U'\\'; });
 }
 
-/// Texts without escapes that are none of these, which are sorted and begin alike up to `depth`.
-Expression none_of(std::span<const std::u32string> names, std::size_t depth) {
+/// What names consist of where they are written without quotes.
+std::vector<CharacterRange> bare() {
+  return {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}, {'-', '-'}, {'.', '.'}};
+}
+
+/// Texts of these characters that are none of the names, which are sorted and begin alike up to
+/// `depth`.
+Expression none_of(std::span<const std::u32string> names, std::size_t depth,
+                   const std::vector<CharacterRange>& letters) {
   std::vector<Expression> all;
   std::vector<CharacterRange> begins;
   const bool is_name = !names.empty() && names[0].size() == depth;
@@ -40,16 +48,28 @@ Expression none_of(std::span<const std::u32string> names, std::size_t depth) {
     while (end < names.size() && names[end][depth] == c) {
       ++end;
     }
-    all.push_back(sequence({characters({{c, c}}), none_of(names.subspan(i, end - i), depth + 1)}));
+    all.push_back(
+        sequence({characters({{c, c}}), none_of(names.subspan(i, end - i), depth + 1, letters)}));
     begins.push_back({c, c});
     i = end;
   }
-  begins.insert(begins.end(), {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
-  all.push_back(sequence({characters(all_but(std::move(begins))), repeat(characters(plain()), 0)}));
+  const std::vector<CharacterRange> others = all_but(letters);
+  begins.insert(begins.end(), others.begin(), others.end());
+  all.push_back(sequence({characters(all_but(std::move(begins))), repeat(characters(letters), 0)}));
   if (!is_name) {
     all.push_back(bytes(""));
   }
   return choice(std::move(all));
+}
+
+/// Names of members that are none of these, which are sorted. `quoted`: as JSON.
+Expression other_name(std::span<const std::u32string> names, bool quoted) {
+  if (quoted) {
+    return sequence({bytes("\""), none_of(names, 0, plain()), bytes("\"")});
+  }
+  std::vector<std::u32string> all = {U""};  // no name is empty
+  all.insert(all.end(), names.begin(), names.end());
+  return none_of(all, 0, bare());
 }
 
 std::u32string characters_of(const std::string& text) {
@@ -62,6 +82,39 @@ std::u32string characters_of(const std::string& text) {
 }
 
 }  // namespace
+
+// Source: the automaton of Knuth, Morris and Pratt: a state for each length of the mark's beginning
+// that the text ends with.
+Expression text_before(Grammar& grammar, const std::string& mark) {
+  const std::u32string letters = characters_of(mark);
+  const auto longest_end = [&](const std::u32string& text) {
+    std::size_t length = std::min(text.size(), letters.size());
+    while (!text.ends_with(std::u32string_view(letters).substr(0, length))) {
+      --length;
+    }
+    return length;
+  };
+  std::vector<std::size_t> states;
+  for (std::size_t i = 0; i < letters.size(); ++i) {
+    states.push_back(grammar.add());
+  }
+  const std::set<char32_t> own(letters.begin(), letters.end());
+  std::vector<CharacterRange> others = {{0, 8}, {0xB, 0xC}, {0xE, 0x1F}};  // besides ends of lines
+  for (const char32_t c : own) {
+    others.push_back({c, c});
+  }
+  others = all_but(std::move(others));
+  for (std::size_t i = 0; i < letters.size(); ++i) {
+    std::vector<Expression> next = {sequence({characters(others), rule(states[0])})};
+    for (const char32_t c : own) {
+      const std::size_t length = longest_end(letters.substr(0, i) + c);
+      const Expression one = characters({{c, c}});
+      next.push_back(length == letters.size() ? one : sequence({one, rule(states[length])}));
+    }
+    grammar.rules[states[i]] = choice(std::move(next));
+  }
+  return rule(states[0]);
+}
 
 Expression JsonTexts::blank() {
   if (!blank_) {
@@ -81,7 +134,18 @@ Expression JsonTexts::member(const Expression& name, Expression value) {
   return sequence({name, bytes(":"), blank(), std::move(value)});
 }
 
+Expression JsonTexts::text(const std::string& text) const {
+  return notation_.quote.empty() ? bytes(json_text(nlohmann::json(text)))
+                                 : bytes(notation_.quote + text + notation_.quote);
+}
+
 Expression JsonTexts::string(std::int64_t least, std::int64_t most) {
+  if (!notation_.quote.empty()) {
+    if (!character_) {
+      character_ = grammar_.add(text_before(grammar_, notation_.quote));
+    }
+    return sequence({bytes(notation_.quote), rule(*character_)});
+  }
   if (!character_) {
     // Halves of characters are no JSON that every reader takes.
     const CharacterRange digits{'0', '9'};
@@ -106,11 +170,15 @@ Expression JsonTexts::string(std::int64_t least, std::int64_t most) {
   return sequence({bytes("\""), repeat(rule(*character_), least, most), bytes("\"")});
 }
 
+Expression JsonTexts::name() {
+  return notation_.quote.empty() ? string() : repeat(characters(bare()), 1);
+}
+
 Expression JsonTexts::any_value() {
   if (!value_) {
     value_ = grammar_.add();
     const Expression any = rule(*value_);
-    Expression all = choice({any_object(), list({}, any, 0, std::int64_t{1} << 53), string(0, -1),
+    Expression all = choice({any_object(), list({}, any, 0, std::int64_t{1} << 53), string(),
                              decimal_numbers({}), bytes("true"), bytes("false"), bytes("null")});
     grammar_.rules[*value_] = std::move(all);
   }
@@ -121,7 +189,7 @@ Expression JsonTexts::any_object() {
   if (!object_) {
     object_ = grammar_.add();
     const Expression any = any_value();
-    const Expression pair = member(string(0, -1), any);
+    const Expression pair = member(name(), any);
     grammar_.rules[*object_] =
         sequence({bytes("{"), blank(),
                   optional(sequence({pair, repeat(after_comma(pair), 0), blank()})), bytes("}")});
@@ -178,12 +246,13 @@ Expression JsonTexts::object(const std::vector<JsonMember>& members, Expression 
   std::ranges::sort(names);
   names.erase(std::ranges::unique(names).begin(), names.end());
   const Expression other =
-      shared(member(sequence({bytes("\""), none_of(names, 0), bytes("\"")}), std::move(others)));
+      shared(member(other_name(names, notation_.quote.empty()), std::move(others)));
   // From the last one to the first: what may follow a member, and what may be the first one.
   Expression later = shared(repeat(after_comma(other), 0));
   Expression first = shared(optional(sequence({other, later})));
   for (auto one = members.rbegin(); one != members.rend(); ++one) {
-    const Expression own = shared(member(bytes(json_text(nlohmann::json(one->name))), one->value));
+    const Expression own =
+        shared(member(notation_.quote.empty() ? text(one->name) : bytes(one->name), one->value));
     std::vector<Expression> follows = {sequence({after_comma(own), later})};
     std::vector<Expression> begins = {sequence({own, later})};
     if (!one->required) {
@@ -194,6 +263,16 @@ Expression JsonTexts::object(const std::vector<JsonMember>& members, Expression 
     first = shared(choice(std::move(begins)));
   }
   return sequence({bytes("{"), blank(), first, blank(), bytes("}")});
+}
+
+bool is_bare_name(std::string_view name) {
+  const auto letters = bare();
+  return !name.empty() && std::ranges::all_of(name, [&](char c) {
+    return std::ranges::any_of(letters, [&](const CharacterRange& range) {
+      const auto code = static_cast<char32_t>(static_cast<unsigned char>(c));
+      return code >= range.first && code <= range.last;
+    });
+  });
 }
 
 std::string pattern_of_format(std::string_view format) {

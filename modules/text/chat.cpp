@@ -13,6 +13,7 @@ module;
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.text;
 
@@ -131,6 +132,21 @@ ChatFormat::ChatFormat(const TextModel& model, const std::string& file)
       of_parts_(roles_of_parts(*template_)),
       end_tokens_(find_end()) {
   find_tool_calls();
+  add_call_end();
+}
+
+/// In answers of messages, the one with a call is the last.
+void ChatFormat::add_call_end() {
+  const ToolCallForm* const form = answer_form();
+  const auto* const channels = form == nullptr ? nullptr : std::get_if<ChannelCalls>(&form->calls);
+  if (channels == nullptr) {
+    return;
+  }
+  const tokenize::Tokenizer& tokenizer = *model_.tokenizer().tokenizer;
+  const auto ids = tokenizer.encode(channels->call_end, {.add_special = false});
+  if (ids.size() == 1 && tokenizer.is_special(ids[0])) {
+    end_tokens_.push_back(ids[0]);
+  }
 }
 
 std::string ChatFormat::rendered(std::span<const ChatMessage> messages, bool add_generation_prompt,
@@ -209,13 +225,7 @@ void ChatFormat::find_tool_calls() {
     const std::string after = whole.substr(at == std::string::npos ? whole.size() : at);
     for (const ToolCallForm& form : tool_call_forms()) {
       ToolCallReader reader(form, std::span(&tool, 1));
-      // What is a call as a whole is between the header of the answer and the token for its end.
-      const std::size_t begin = form.begin.empty() ? after.find('{') : 0;
-      const std::size_t end = form.begin.empty() ? after.rfind('}') + 1 : after.size();
-      if (begin >= end) {
-        continue;
-      }
-      const auto first = reader.add(std::string_view(after).substr(begin, end - begin));
+      const auto first = reader.add(form.answer_in(after));
       const auto last = reader.finish();
       const auto& calls = first.calls.empty() ? last.calls : first.calls;
       const auto same = [&](const std::string& text) {
@@ -246,7 +256,8 @@ std::vector<std::int64_t> ChatFormat::tool_call_tokens() const {
   std::set<std::int64_t> special;
   for (const std::string& mark : form.marks()) {
     for (const tokenize::TokenId id : tokenizer.encode(mark, {.add_special = false})) {
-      if (tokenizer.is_special(id) && !model_.ends_at(id)) {
+      if (tokenizer.is_special(id) && !model_.ends_at(id) &&
+          std::ranges::find(end_tokens_, id) == end_tokens_.end()) {
         special.insert(id);
       }
     }
@@ -258,7 +269,8 @@ std::vector<std::int64_t> ChatFormat::prompt(std::span<const ChatMessage> messag
                                              const std::string& tools) const {
   const tokenize::Tokenizer& tokenizer = *model_.tokenizer().tokenizer;
   const bool calls = !tools.empty() || std::ranges::any_of(messages, [](const ChatMessage& one) {
-    return !one.members.empty();
+    return !one.members.empty() &&
+           (one.role == "tool" || parse_ordered_json(one.members).contains("tool_calls"));
   });
   const std::string text = rendered(messages, true, tools, calls && tool_calls().arguments_as_text);
   for (const ChatMessage& message : messages) {

@@ -40,15 +40,21 @@ class ChatFormat {
                                    const std::string& tools = {}) const;
   /// How the template writes calls of tools. Error (input): in none of the forms that are known.
   const ToolCallForm& tool_calls() const;
+  /// The form, where all answers have it; null: they are texts.
+  const ToolCallForm* answer_form() const {
+    return tool_calls_ && tool_calls_->of_every_answer() ? &*tool_calls_ : nullptr;
+  }
   /// The special tokens in that form.
   std::vector<std::int64_t> tool_call_tokens() const;
-  /// The token that the template writes behind an answer, where it is a special one: an answer ends
-  /// with it, whether or not the model's files say so.
+  /// The token that the template writes behind an answer, where it is a special one, and the one
+  /// after a message with a call: an answer ends with them, whether or not the model's files say
+  /// so.
   const std::vector<std::int64_t>& end_tokens() const { return end_tokens_; }
 
  private:
   std::vector<std::int64_t> find_end() const;
   void find_tool_calls();
+  void add_call_end();
   std::string rendered(std::span<const ChatMessage> messages, bool add_generation_prompt,
                        const std::string& tools = {}, bool arguments_as_text = false) const;
 

@@ -216,6 +216,14 @@ std::vector<std::int64_t> RankProcess::connect() {
   }
 }
 
+bool RankProcess::ended() const {
+  // Without waiting for it, so that its number stays its own.
+  siginfo_t about{};
+  return ended_ ||
+         (waitid(P_PID, static_cast<id_t>(process_), &about, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+          about.si_pid == process_);
+}
+
 std::optional<std::vector<std::int64_t>> RankProcess::call(std::span<const std::int64_t> message) {
   return first_.send(message) ? first_.receive() : std::nullopt;
 }

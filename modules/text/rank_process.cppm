@@ -48,8 +48,9 @@ class RankProcess {
   std::vector<std::int64_t> connect();
   /// The answer to a message. Nothing: the rank has died; connect() waits for the next one.
   std::optional<std::vector<std::int64_t>> call(std::span<const std::int64_t> message);
-  /// Whether connect() has found that there will be no ranks any more.
-  bool ended() const { return ended_; }
+  /// Whether there will be no ranks any more: connect() has found that, or who launches them has
+  /// ended.
+  bool ended() const;
 
  private:
   int control_ = -1;

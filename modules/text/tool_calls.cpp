@@ -1,6 +1,5 @@
 module;
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -25,64 +24,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view blanks = " \t\r\n";
-
-void skip_blanks(std::string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(blanks), text.size()));
-}
-
-/// Whether a text begins with another one; none: it ends before that is known.
-std::optional<bool> begins(std::string_view text, std::string_view with) {
-  const std::size_t length = std::min(text.size(), with.size());
-  if (text.substr(0, length) != with.substr(0, length)) {
-    return false;
-  }
-  return text.size() < with.size() ? std::nullopt : std::optional(true);
-}
-
-/// The length of the JSON object or list at the beginning of a text; none: it does not end.
-std::optional<std::size_t> json_length(std::string_view text) {
-  std::size_t depth = 0;
-  bool in_text = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_text) {
-      i += c == '\\' ? 1 : 0;
-      in_text = c != '"';
-    } else if (c == '"') {
-      in_text = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if ((c == '}' || c == ']') && --depth == 0) {
-      return i + 1;
-    }
-  }
-  return std::nullopt;
-}
-
-/// A JSON object or list from a model; none: it is not JSON.
-std::optional<Json> read_json(std::string_view text) {
-  const std::string wrapped = "{\"value\":" + std::string(text) + "}";
-  if (!parse_json_object(wrapped).problem.empty()) {
-    return std::nullopt;
-  }
-  try {
-    return parse_ordered_json(wrapped)["value"];
-  } catch (const Error&) {
-    return std::nullopt;  // a number that would change
-  }
-}
-
-/// How many bytes at the end of a text may be the beginning of a mark.
-std::size_t begun_at_end(std::string_view text, std::string_view mark) {
-  for (std::size_t length = std::min(text.size(), mark.size()); length > 0; --length) {
-    if (text.ends_with(mark.substr(0, length))) {
-      return length;
-    }
-  }
-  return 0;
-}
-
 /// What was found at the beginning of a text.
 enum class CallMatch : std::uint8_t { call, incomplete, none };
 
@@ -97,6 +38,7 @@ struct CallReader {
   CallMatch operator()(const JsonCalls& form) const;
   CallMatch operator()(const NamedCalls& form) const;
   CallMatch operator()(const TaggedCalls& form) const;
+  CallMatch operator()(const ChannelCalls& /*form*/) const { return CallMatch::none; }
 
  private:
   static constexpr std::size_t longest_name = 200;
@@ -137,7 +79,7 @@ CallMatch CallReader::operator()(const JsonCalls& form) const {
     skip_blanks(rest);
   }
   const bool opens = rest.starts_with(form.in_list ? '[' : '{');
-  const auto length = opens ? json_length(rest) : std::nullopt;
+  const auto length = opens ? value_length(rest) : std::nullopt;
   if (!length) {
     return opens || rest.empty() ? CallMatch::incomplete : CallMatch::none;
   }
@@ -183,28 +125,33 @@ CallMatch CallReader::operator()(const NamedCalls& form) const {
   if (const CallMatch found = take(form.call); found != CallMatch::call) {
     return found;
   }
-  std::string_view name;
-  if (const CallMatch found = take_to(form.between, longest_name, name); found != CallMatch::call) {
-    return found;
+  const std::size_t at = form.between.empty() ? rest.find('{') : rest.find(form.between);
+  if (at == std::string_view::npos) {
+    return not_yet(rest.size() < longest_name);
   }
+  std::string_view name = rest.substr(0, at);
+  rest.remove_prefix(at + form.between.size());
   if (!form.name_end.empty()) {
     name = name.substr(0, name.find(form.name_end));
   }
   name = without_blanks(name);
   skip_blanks(rest);
-  const auto length = json_length(rest);
+  const auto length = value_length(rest, form.quote);
   if (!length || !rest.starts_with('{')) {
     return rest.empty() || rest.starts_with('{') ? CallMatch::incomplete : CallMatch::none;
   }
-  const std::string_view arguments = rest.substr(0, *length);
-  if (name.empty() || !read_json(arguments)) {
+  const std::string_view written = rest.substr(0, *length);
+  const auto arguments = !form.quote.empty()  ? quoted_to_json(written, form.quote)
+                         : read_json(written) ? std::optional(std::string(written))
+                                              : std::nullopt;
+  if (name.empty() || !arguments) {
     return CallMatch::none;
   }
   rest.remove_prefix(*length);
   if (take(form.call_end) == CallMatch::incomplete) {
     return CallMatch::incomplete;
   }
-  calls.push_back({.name = std::string(name), .arguments = std::string(arguments)});
+  calls.push_back({.name = std::string(name), .arguments = *arguments});
   return CallMatch::call;
 }
 
@@ -233,8 +180,11 @@ CallMatch CallReader::take_argument(const TaggedCalls& form, const std::string& 
   if (const CallMatch found = take(form.key); found != CallMatch::call) {
     return found;
   }
+  // The mark that comes first says whether JSON follows.
+  const bool as_json =
+      !form.json_key_end.empty() && rest.find(form.json_key_end) < rest.find(form.key_end);
   std::string_view key;
-  CallMatch found = take_to(form.key_end, longest_name, key);
+  CallMatch found = take_to(as_json ? form.json_key_end : form.key_end, longest_name, key);
   if (found == CallMatch::call && !form.value.empty()) {
     found = take(form.value);
   }
@@ -245,15 +195,16 @@ CallMatch CallReader::take_argument(const TaggedCalls& form, const std::string& 
   if (found != CallMatch::call) {
     return found;
   }
+  const bool by_schema = form.json_key_end.empty();
   // On lines of its own.
-  if (value.size() > 1 && value.starts_with('\n') && value.ends_with('\n')) {
+  if (by_schema && value.size() > 1 && value.starts_with('\n') && value.ends_with('\n')) {
     value = value.substr(1, value.size() - 2);
   }
   const std::string name(without_blanks(key));
   const auto schema = schemas.find(tool);
   const bool known = schema != schemas.end() && schema->second.contains(name);
   std::optional<Json> json;
-  if (!known || !takes_text(schema->second[name])) {
+  if (by_schema ? !known || !takes_text(schema->second[name]) : as_json) {
     json = read_json(value);
   }
   arguments[name] = json ? *json : Json(std::string(value));
@@ -287,18 +238,14 @@ CallMatch CallReader::operator()(const TaggedCalls& form) const {
 
 }  // namespace
 
-std::span<const ToolCallForm> tool_call_forms() {
+namespace {
+
+std::vector<ToolCallForm> forms_in_json() {
   const auto in_lists = [](std::string begin, std::string end) {
     return ToolCallForm{
         .begin = std::move(begin), .end = std::move(end), .calls = JsonCalls{.in_list = true}};
   };
-  const TaggedCalls functions{.call = "<function=",
-                              .name_end = ">",
-                              .key = "<parameter=",
-                              .key_end = ">",
-                              .value_end = "</parameter>",
-                              .call_end = "</function>"};
-  static const std::array<ToolCallForm, 18> forms = {{
+  return {
       {.begin = "<tool_call>", .end = "</tool_call>"},  // Hermes, Qwen, Granite 4
       in_lists("<tool_calls>", "</tool_calls>"),
       {.begin = "<tool_calls>", .end = "</tool_calls>"},
@@ -309,10 +256,15 @@ std::span<const ToolCallForm> tool_call_forms() {
       {.begin = "<|tools_prefix|>",  // Apertus
        .end = "<|tools_suffix|>",
        .calls = JsonCalls{.name = "", .in_list = true}},
-      in_lists("[TOOL_CALLS]", ""),  // Mistral
-      {.begin = "[TOOL_CALLS]",      // Mistral Small 3.2
+      in_lists("[TOOL_CALLS]", ""),    // Mistral
+      {.begin = "<|function_call|>"},  // GigaChat 3.1
+  };
+}
+
+std::vector<ToolCallForm> forms_with_names() {
+  return {
+      {.begin = "[TOOL_CALLS]",  // Mistral Small 3.2
        .calls = NamedCalls{.between = "[ARGS]", .name_end = "[CALL_ID]"}},
-      {.begin = "<|function_call|>"},      // GigaChat 3.1
       {.begin = "<｜tool▁calls▁begin｜>",  // DeepSeek V3.1
        .end = "<｜tool▁calls▁end｜>",
        .several = true,
@@ -334,6 +286,34 @@ std::span<const ToolCallForm> tool_call_forms() {
                            .name_end = ":"}},
       {.begin = "<function=",  // Functionary 3.1
        .calls = NamedCalls{.between = ">", .call_end = "</function>"}},
+      {.begin = "<|tool_call>",  // Gemma 4
+       .end = "<tool_call|>",
+       .calls = NamedCalls{.call = "call:", .quote = "<|\"|>"}},
+  };
+}
+
+/// DeepSeek V3.2 and V4.
+ToolCallForm form_with_types(const std::string& section) {
+  return {.begin = "<｜DSML｜" + section + ">",
+          .end = "</｜DSML｜" + section + ">",
+          .several = true,
+          .calls = TaggedCalls{.call = "<｜DSML｜invoke name=\"",
+                               .name_end = "\">",
+                               .key = "<｜DSML｜parameter name=\"",
+                               .key_end = "\" string=\"true\">",
+                               .json_key_end = "\" string=\"false\">",
+                               .value_end = "</｜DSML｜parameter>",
+                               .call_end = "</｜DSML｜invoke>"}};
+}
+
+std::vector<ToolCallForm> forms_with_tags() {
+  const TaggedCalls functions{.call = "<function=",
+                              .name_end = ">",
+                              .key = "<parameter=",
+                              .key_end = ">",
+                              .value_end = "</parameter>",
+                              .call_end = "</function>"};
+  return {
       // Qwen 3.5 and Coder, Nemotron 3
       {.begin = "<tool_call>", .end = "</tool_call>", .calls = functions},
       {.begin = "<seed:tool_call>", .end = "</seed:tool_call>", .calls = functions},  // Seed OSS
@@ -352,8 +332,47 @@ std::span<const ToolCallForm> tool_call_forms() {
                             .key_end = "\">",
                             .value_end = "</parameter>",
                             .call_end = "</invoke>"}},
+      {.begin = "<tool_calls:opensource>",  // Hunyuan 3
+       .end = "</tool_calls:opensource>",
+       .several = true,
+       .calls = TaggedCalls{.call = "<tool_call:opensource>",
+                            .name_end = "<tool_sep:opensource>",
+                            .key = "<arg_key:opensource>",
+                            .key_end = "</arg_key:opensource>",
+                            .value = "<arg_value:opensource>",
+                            .value_end = "</arg_value:opensource>",
+                            .call_end = "</tool_call:opensource>"}},
+      form_with_types("function_calls"),
+      form_with_types("tool_calls"),
+  };
+}
+
+/// Whole answers.
+std::vector<ToolCallForm> forms_of_answers() {
+  return {
+      {.calls = ChannelCalls{.message = "<|start|>assistant",  // gpt-oss
+                             .channel = "<|channel|>",
+                             .content = "<|message|>",
+                             .end = "<|end|>",
+                             .recipient = "to=functions.",
+                             .json = "<|constrain|>",
+                             .call_end = "<|call|>",
+                             .thoughts = "analysis"}},
       {.calls = JsonCalls{.arguments = "parameters", .opening = "<|python_tag|>"}},  // Llama 3.1
-  }};
+  };
+}
+
+}  // namespace
+
+std::span<const ToolCallForm> tool_call_forms() {
+  static const std::vector<ToolCallForm> forms = [] {
+    std::vector<ToolCallForm> all;
+    for (const auto& some :
+         {forms_in_json(), forms_with_names(), forms_with_tags(), forms_of_answers()}) {
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }();
   return forms;
 }
 
@@ -361,17 +380,37 @@ std::vector<std::string> ToolCallForm::marks() const {
   struct {
     std::vector<std::string> operator()(const JsonCalls& form) const { return {form.opening}; }
     std::vector<std::string> operator()(const NamedCalls& form) const {
-      return {form.call, form.between, form.call_end, form.name_end};
+      return {form.call, form.between, form.call_end, form.name_end, form.quote};
     }
     std::vector<std::string> operator()(const TaggedCalls& form) const {
-      return {form.call,  form.name_end,  form.key,     form.key_end,
-              form.value, form.value_end, form.call_end};
+      return {form.call,         form.name_end, form.key,       form.key_end,
+              form.json_key_end, form.value,    form.value_end, form.call_end};
+    }
+    std::vector<std::string> operator()(const ChannelCalls& form) const {
+      return {form.message, form.channel, form.content, form.end, form.json, form.call_end};
     }
   } of_calls;
   std::vector<std::string> all = std::visit(of_calls, calls);
   all.insert(all.end(), {begin, end});
   return all;
 }
+
+std::string_view ToolCallForm::answer_in(std::string_view text) const {
+  if (const auto* const channels = std::get_if<ChannelCalls>(&calls)) {
+    const std::size_t at = text.find(channels->message);
+    return at == std::string_view::npos ? text : text.substr(at + channels->message.size());
+  }
+  if (!begin.empty()) {
+    return text;
+  }
+  const std::size_t first = text.find('{');
+  const std::size_t last = text.rfind('}');
+  return first == std::string_view::npos || last == std::string_view::npos || last < first
+             ? std::string_view()
+             : text.substr(first, last + 1 - first);
+}
+
+bool ToolCallForm::of_every_answer() const { return std::holds_alternative<ChannelCalls>(calls); }
 
 struct ToolCallReader::Schemas {
   std::map<std::string, nlohmann::json> of_tools;
@@ -414,6 +453,9 @@ void ToolCallReader::show(std::string_view text, Part& part) {
 }
 
 ToolCallReader::Part ToolCallReader::advance(bool whole) {
+  if (const auto* const channels = std::get_if<ChannelCalls>(&form_.calls)) {
+    return advance_messages(*channels, whole);
+  }
   Part part;
   std::string_view rest = held_;
   while (!rest.empty()) {

@@ -8,6 +8,7 @@ module;
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,39 +25,6 @@ namespace {
 using namespace grammar;  // NOLINT(google-build-using-namespace)
 using Json = nlohmann::ordered_json;
 
-/// Texts without the mark, and the mark after them. Source: the automaton of Knuth, Morris and
-/// Pratt: a state for each length of the mark's beginning that the text ends with.
-Expression text_before(Grammar& all, const std::string& mark) {
-  const auto longest_end = [&](const std::string& text) {
-    std::size_t length = std::min(text.size(), mark.size());
-    while (!text.ends_with(std::string_view(mark).substr(0, length))) {
-      --length;
-    }
-    return length;
-  };
-  std::vector<std::size_t> states;
-  for (std::size_t i = 0; i < mark.size(); ++i) {
-    states.push_back(all.add());
-  }
-  const std::set<char> own(mark.begin(), mark.end());
-  std::vector<CharacterRange> others = {{0, 8}, {0xB, 0xC}, {0xE, 0x1F}};  // besides ends of lines
-  for (const char c : own) {
-    const auto code = static_cast<char32_t>(static_cast<unsigned char>(c));
-    others.push_back({code, code});
-  }
-  others = all_but(std::move(others));
-  for (std::size_t i = 0; i < mark.size(); ++i) {
-    std::vector<Expression> next = {sequence({characters(others), rule(states[0])})};
-    for (const char c : own) {
-      const std::size_t length = longest_end(mark.substr(0, i) + c);
-      next.push_back(length == mark.size() ? bytes({c})
-                                           : sequence({bytes({c}), rule(states[length])}));
-    }
-    all.rules[states[i]] = choice(std::move(next));
-  }
-  return rule(states[0]);
-}
-
 /// The texts of one call of a tool, in each syntax.
 struct CallGrammar {
   Grammar& all;
@@ -67,15 +35,17 @@ struct CallGrammar {
   Expression operator()(const JsonCalls& form) const;
   Expression operator()(const NamedCalls& form) const;
   Expression operator()(const TaggedCalls& form) const;
+  Expression operator()(const ChannelCalls& form) const;
 
  private:
-  Expression arguments() const {
-    return tool.parameters.empty() ? add_json_object(all)
-                                   : add_json_schema(all, tool.parameters, place);
+  Expression arguments(const JsonNotation& notation = {}) const {
+    return tool.parameters.empty() ? add_json_object(all, notation)
+                                   : add_json_schema(all, tool.parameters, place, notation);
   }
-  Expression value(const TaggedCalls& form, const Json& schema, const Json& root,
-                   const std::string& path) const;
-  Expression argument(const TaggedCalls& form, Expression name, Expression value) const;
+  Expression value(const TaggedCalls& form, const JsonSchema& whole, const Json& schema,
+                   const std::string& part) const;
+  Expression argument(const TaggedCalls& form, Expression name, bool as_json,
+                      Expression value) const;
   std::vector<Expression> known_arguments(const TaggedCalls& form) const;
 };
 
@@ -88,81 +58,130 @@ Expression CallGrammar::operator()(const JsonCalls& form) const {
 }
 
 Expression CallGrammar::operator()(const NamedCalls& form) const {
-  return sequence({bytes(form.call + tool.name + form.between), rule(blank), arguments(),
-                   rule(blank), bytes(form.call_end)});
+  // A number of the call, as templates write it.
+  const Expression number =
+      form.name_end.empty()
+          ? bytes("")
+          : optional(sequence({bytes(form.name_end),
+                               repeat(characters({{'a', 'z'}, {'A', 'Z'}, {'0', '9'}}), 1, 20)}));
+  return sequence({bytes(form.call + tool.name), number, bytes(form.between), rule(blank),
+                   arguments({.quote = form.quote}), rule(blank), bytes(form.call_end)});
 }
 
-Expression CallGrammar::argument(const TaggedCalls& form, Expression name, Expression value) const {
-  return sequence({bytes(form.key), std::move(name), bytes(form.key_end),
+/// The whole answer: thoughts, and the call.
+Expression CallGrammar::operator()(const ChannelCalls& form) const {
+  const std::string to = form.recipient + tool.name;
+  const Expression header = choice(
+      {bytes(form.channel + "commentary " + to), bytes(" " + to + form.channel + "commentary")});
+  const Expression thoughts = sequence({bytes(form.channel + form.thoughts + form.content),
+                                        text_before(all, form.end), bytes(form.message)});
+  return sequence({optional(thoughts), header, bytes(" "), optional(bytes(form.json)),
+                   bytes("json"), bytes(form.content), arguments()});
+}
+
+Expression CallGrammar::argument(const TaggedCalls& form, Expression name, bool as_json,
+                                 Expression value) const {
+  return sequence({bytes(form.key), std::move(name),
+                   bytes(as_json ? form.json_key_end : form.key_end),
                    form.value.empty() ? bytes("") : sequence({rule(blank), bytes(form.value)}),
                    std::move(value), rule(blank)});
 }
 
-/// What follows the mark of a value, with the mark of its end.
-Expression CallGrammar::value(const TaggedCalls& form, const Json& schema, const Json& root,
-                              const std::string& path) const {
+/// The mark before a value, the value, and the mark after it.
+Expression CallGrammar::value(const TaggedCalls& form, const JsonSchema& whole, const Json& schema,
+                              const std::string& part) const {
   if (!takes_text(nlohmann::json(schema))) {
-    Json own = schema;
-    for (const char* const name : {"$defs", "definitions"}) {
-      if (root.contains(name) && own.is_object()) {
-        own[name] = root[name];
-      }
-    }
-    return sequence({rule(blank), add_json_schema(all, json_text(own), path), rule(blank),
-                     bytes(form.value_end)});
+    return sequence({rule(blank), whole.add(all, part), rule(blank), bytes(form.value_end)});
   }
-  for (const char* const name :
-       {"pattern", "format", "minLength", "maxLength", "anyOf", "oneOf", "allOf", "not", "$ref"}) {
-    if (schema.contains(name)) {
-      fail_input({.thing = path + "/" + name,
+  static const std::set<std::string> read = {"type",        "enum",      "const",    "title",
+                                             "description", "default",   "examples", "deprecated",
+                                             "readOnly",    "writeOnly", "$comment"};
+  for (const auto& [name, own] : schema.items()) {
+    if (!read.contains(name)) {
+      fail_input({.thing = place + part + "/" + name,
                   .wrong = "is not supported where the model writes arguments as texts"});
     }
   }
   const Json known = schema.contains("const") ? Json::array({schema["const"]})
                                               : schema.value("enum", Json::array());
+  if (!known.is_array()) {
+    fail_input({.thing = place + part + "/enum", .wrong = "must be a list"});
+  }
   if (known.empty()) {
     return text_before(all, form.value_end);
   }
   std::vector<Expression> texts;
   for (const Json& one : known) {
     const std::string text = one.is_string() ? one.get<std::string>() : json_text(one);
+    if (text.find(form.value_end) != std::string::npos) {
+      fail_input(
+          {.thing = place + part + "/enum",
+           .wrong = fmt::format("a text has the mark '{}', which ends texts", form.value_end)});
+    }
     texts.push_back(bytes(text + form.value_end));
-    texts.push_back(bytes("\n" + text + "\n" + form.value_end));
+    if (form.json_key_end.empty()) {
+      texts.push_back(bytes("\n" + text + "\n" + form.value_end));
+    }
   }
   return choice(std::move(texts));
 }
 
 /// Those of the tool's schema, in its order.
 std::vector<Expression> CallGrammar::known_arguments(const TaggedCalls& form) const {
-  Grammar whole;
-  add_json_schema(whole, tool.parameters, place);  // what is wrong with it
+  const JsonSchema whole(tool.parameters, place);
   const Json schema = parse_ordered_json(tool.parameters);
-  const std::set<std::string> read = {"type",   "properties",  "required", "additionalProperties",
-                                      "title",  "description", "$defs",    "definitions",
-                                      "$schema"};
+  static const std::set<std::string> read = {
+      "type",  "properties",  "required", "additionalProperties", "title", "description",
+      "$defs", "definitions", "$schema"};
   for (const auto& [name, own] : schema.items()) {
     if (!read.contains(name)) {
       fail_input({.thing = place + "/" + name,
                   .wrong = "is not supported where the model writes arguments one by one"});
     }
   }
-  std::vector<Expression> known;
   const Json required = schema.value("required", Json::array());
   const Json properties = schema.value("properties", Json::object());
+  if (schema.value("type", Json("object")) != "object" || !properties.is_object() ||
+      !required.is_array()) {
+    fail_input({.thing = place,
+                .wrong = "arguments must be an object, its properties too, and required a list"});
+  }
+  std::set<std::string> needed;
+  for (const Json& name : required) {
+    needed.insert(name.is_string() ? name.get<std::string>() : "");
+  }
+  constexpr std::size_t most = 1000;
+  if (properties.size() > most) {
+    fail_input({.thing = place + "/properties",
+                .wrong = "a tool has too many arguments",
+                .expected = fmt::format("at most {}", most),
+                .got = fmt::format("{}", properties.size())});
+  }
+  std::vector<Expression> known;
   for (const auto& [name, own] : properties.items()) {
-    Expression one =
-        argument(form, bytes(name), value(form, own, schema, place + "/properties/" + name));
-    const bool needed = std::ranges::find(required, Json(name)) != required.end();
-    known.push_back(needed ? std::move(one) : optional(std::move(one)));
+    if (name.find_first_of("<>\"\n") != std::string::npos) {
+      fail_input({.thing = shown(place + "/properties/" + name, 200),
+                  .wrong = "a name with '<', '>', '\"' or a line end cannot be told from marks"});
+    }
+    const std::string part =
+        (nlohmann::json::json_pointer("/properties") / std::string(name)).to_string();
+    const bool as_json = !form.json_key_end.empty() && !takes_text(nlohmann::json(own));
+    Expression one = argument(form, bytes(name), as_json, value(form, whole, own, part));
+    known.push_back(needed.erase(name) != 0 ? std::move(one) : optional(std::move(one)));
+  }
+  if (!needed.empty()) {
+    fail_input({.thing = place + "/required",
+                .wrong = fmt::format("properties has no '{}'", shown(*needed.begin(), 40))});
   }
   return known;
 }
 
 Expression CallGrammar::operator()(const TaggedCalls& form) const {
   const Expression name = repeat(characters({{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}}), 1);
-  Expression arguments = tool.parameters.empty()
-                             ? repeat(argument(form, name, text_before(all, form.value_end)), 0)
-                             : sequence(known_arguments(form));
+  Expression arguments =
+      tool.parameters.empty()
+          ? repeat(argument(form, name, false, text_before(all, form.value_end)), 0)
+          : sequence(known_arguments(form));
   return sequence({bytes(form.call + tool.name + form.name_end), rule(blank), std::move(arguments),
                    bytes(form.call_end)});
 }

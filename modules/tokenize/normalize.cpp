@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "base64.hpp"
 #include "byte_level.hpp"
 #include "fields.hpp"
 #include "regex.hpp"
+#include "stored_bytes.hpp"
 #include "utf8.hpp"
 
 import tessera.base;
@@ -511,7 +511,7 @@ void read(const Json& json, const std::string& where, List& out) {
     const std::string map = fields.text("precompiled_charsmap", "");
     if (!map.empty()) {
       const std::string place = fields.path("precompiled_charsmap");
-      out.push_back(std::make_unique<PrecompiledMap>(from_base64(map, place), place));
+      out.push_back(std::make_unique<PrecompiledMap>(bytes_in_base64(map, place), place));
     }
   } else if (type == "BertNormalizer") {
     read_bert(fields, out);

@@ -15,10 +15,10 @@ module;
 #include <utility>
 #include <vector>
 
-#include "base64.hpp"
 #include "fields.hpp"
 #include "patterns.hpp"
 #include "pipeline.hpp"
+#include "stored_bytes.hpp"
 #include "utf8.hpp"
 #include "vocabulary.hpp"
 module tessera.tokenize;
@@ -235,7 +235,7 @@ std::vector<std::string> read_ranks(const std::string& file) {
           {.thing = where,
            .wrong = fmt::format("'{}' is not a token in base64 and its rank", shown(line, 40))});
     }
-    add_rank(ranks, parsed->second, from_base64(parsed->first, where), where,
+    add_rank(ranks, parsed->second, bytes_in_base64(parsed->first, where), where,
              most_ranks(text.size()));
   }
   return ranks;
@@ -372,7 +372,7 @@ class TiktokenTokenizer final : public Tokenizer {
          ++i) {
       Fields entry(list[i], fmt::format("{}[{}]", fields.path("vocab"), i));
       add_rank(ranks, entry.integer("rank", 0, most_ids - 1, -1),
-               from_base64(entry.text("token_bytes"), entry.where()), entry.where(), most);
+               bytes_in_base64(entry.text("token_bytes"), entry.where()), entry.where(), most);
     }
     build(std::move(ranks), static_cast<TokenId>(specials), tekken_names(fields, specials), pattern,
           file);

@@ -109,6 +109,17 @@ TEST_CASE("whole numbers of any size are written as they are") {
              Contains("a number in it is out of range"));
 }
 
+TEST_CASE("a text of JSON is read by a filter, as templates of llama.cpp do") {
+  const ChatTemplate chat("{{ (messages[0].n | from_json).a[1] | tojson }}", "t");
+  const auto read = [&](const std::string& text) {
+    return chat.render(R"({"messages": [{"n": )" + text + "}]}", false);
+  };
+  CHECK(read(R"("{\"a\": [1, {\"b\": null}]}")") == "{\"b\": null}");
+  for (const char* const wrong : {R"("{")", R"("")", R"("1, \"value\": 2")", R"("1, \"b\": 2")"}) {
+    CHECK_THAT(error_of([&] { read(wrong); }), Contains("from_json"));
+  }
+}
+
 TEST_CASE("whole numbers of any size are compared with fractions exactly, as Python does") {
   const ChatTemplate chat(
       "{% set n = messages[0].n %}{{ [n == 1e30, n > 1e30, n > 0.5, -1e30 < n, n == "

@@ -39,9 +39,10 @@ def main(folder):
                     continue
                 answer = text[text.rfind(QUESTION) + len(QUESTION):]
                 names = [tool["function"]["name"] for tool in TOOLS[:count]]
-                # Some write one call only.
-                parts = (json.dumps(ARGUMENTS[0]["days"]), "place")
-                if QUESTION not in text or not all(part in answer for part in (*names, *parts)):
+                # Some write one call only. Gemma 4 writes values in a notation of its own.
+                days = (json.dumps(ARGUMENTS[0]["days"]), "[1,{a:None}]")
+                if QUESTION not in text or not all(part in answer for part in (*names, "place")) or not any(
+                        part in answer for part in days):
                     continue
                 entries.append({"template": file.stem, "text": answer, "calls": [
                     {"name": TOOLS[i]["function"]["name"], "arguments": a} for i, a in enumerate(ARGUMENTS[:count])]})

@@ -219,3 +219,20 @@ TEST_CASE("the page in a browser runs nothing but its own script, and is for thi
   CHECK(ask(server.port, post("{}", "", "/")).status == 405);
   CHECK(ask(Served({}).port, get("/")).status == 404);
 }
+
+TEST_CASE("the page is there without the token, and nothing else is") {
+  const std::string path = trained().write("page_token", "secret\n");
+  REQUIRE(chmod(path.c_str(), 0600) == 0);
+  const Served server({"--page", "--token-file", path});
+  CHECK(ask(server.port, get("/")).status == 200);
+  CHECK(ask(server.port, get("/")).body.find("secret") == std::string::npos);
+  for (const char* const other :
+       {"/v1/models", "/health", "/metrics", "/?", "/v1/models/x", "//"}) {
+    INFO(other);
+    const int expected =
+        std::string(other) == "/?" ? 200 : 401;  // a query is not a part of the path
+    CHECK(ask(server.port, get(other)).status == expected);
+  }
+  CHECK(ask(server.port, post("{}", "", "/")).status == 401);
+  CHECK(ask(server.port, post("{}")).status == 401);
+}

@@ -14,6 +14,7 @@
 #include "catch.hpp"
 #include "http_client.hpp"
 #include "served.hpp"
+#include "trained.hpp"
 
 using nlohmann::json;
 using server_test::Milliseconds;
@@ -101,4 +102,64 @@ TEST_CASE("a minute of clients of which half leave", "[.long]") {
   std::printf("%d whole answers in a minute, 40 clients\n", whole);
   CHECK(whole > 100);
   CHECK(server.stop().seconds < 5);
+}
+
+namespace {
+
+/// A number of /metrics.
+double metric(int port, const std::string& name) {
+  const std::string text = "\n" + server_test::ask(port, server_test::get("/metrics")).body;
+  const std::size_t at = text.find("\n" + name + " ");
+  REQUIRE(at != std::string::npos);
+  return std::stod(text.substr(at + name.size() + 2));
+}
+
+/// A prompt whose keys and values need most of the server's memory. Where pages were lost, it waits
+/// for ever.
+Response ask_for_all_memory(int port) {
+  return server_test::ask(
+      port,
+      post(
+          json{{"prompt", std::vector<int>(400, 65)}, {"max_tokens", 2}, {"temperature", 0}}.dump(),
+          "", "/v1/completions"));
+}
+
+}  // namespace
+
+TEST_CASE("ten thousand requests of two hundred clients, of which half leave, cost no memory",
+          "[.long]") {
+  constexpr int clients = 200;
+  constexpr int requests = 10'000;
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  // Those that have left are connections until the server has seen it.
+  Served server(generation_test::trained().long_model,
+                {"--waiting", "512", "--batch", "64", "--memory", "400KB", "--connections", "1000",
+                 "--connections-per-address", "1000"});
+  const auto expected = alone(server.port);
+  const Response most = ask_for_all_memory(server.port);
+  REQUIRE(most.status == 200);
+  const auto ends = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  // What is prepared for the shapes of products is there after some of them.
+  const int first = ask_and_leave(server.port, clients, expected, ends, 10);
+  const std::size_t before = server.bytes();
+  const auto begin = std::chrono::steady_clock::now();
+  const int rest = ask_and_leave(server.port, clients, expected, ends, requests / clients);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const std::size_t after = server.bytes();
+  std::printf("%d requests, %d whole answers, %.0f s: %.1f MiB before, %.1f MiB after\n", requests,
+              rest, seconds, static_cast<double>(before) / mib, static_cast<double>(after) / mib);
+  CHECK(first == clients * 10 / 2);
+  CHECK(rest == requests / 2);
+  CHECK(after < before + 16 * mib);
+  const auto texts = [](const Response& answer) {
+    return json::parse(answer.body)["choices"][0]["text"].get<std::string>();
+  };
+  const Response again = ask_for_all_memory(server.port);
+  REQUIRE(again.status == 200);
+  CHECK(texts(again) == texts(most));
+  CHECK(alone(server.port) == expected);
+  CHECK(metric(server.port, "tessera_texts_waiting") == 0);
+  CHECK(metric(server.port, "tessera_pages_used") == 0);
+  CHECK(server.stop().seconds < 2);
 }

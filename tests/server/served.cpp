@@ -106,6 +106,20 @@ std::size_t Served::peak_bytes() const {
   return static_cast<std::size_t>(status_line(process_, "VmHWM")) * 1024;
 }
 
+std::size_t Served::bytes() const {
+  return static_cast<std::size_t>(status_line(process_, "VmRSS")) * 1024;
+}
+
 int Served::threads() const { return static_cast<int>(status_line(process_, "Threads")); }
+
+std::string template_with_calls() {
+  std::string text = trainer_test::read_file(generation_test::reference + "chat/chatml.jinja");
+  for (const std::string mark : {"<call>", "</call>"}) {
+    const std::size_t at = text.find(mark);
+    REQUIRE(at != std::string::npos);
+    text.insert(at + mark.find('c'), "tool_");
+  }
+  return generation_test::trained().write("calls.jinja", text);
+}
 
 }  // namespace server_test

@@ -27,6 +27,8 @@ class Served {
   Ended stop();
   /// Bytes of memory that the process has had at most.
   std::size_t peak_bytes() const;
+  /// Bytes of memory that it has.
+  std::size_t bytes() const;
   /// The processes that it has started, with those of these: the first launched the others.
   std::vector<pid_t> processes() const;
   /// Waits for the end.
@@ -40,5 +42,9 @@ class Served {
   pid_t process_ = -1;
   std::FILE* output_ = nullptr;
 };
+
+/// The file of the trained model's template, with the marks of Hermes' and Qwen's models around
+/// calls.
+std::string template_with_calls();
 
 }  // namespace server_test

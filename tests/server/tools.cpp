@@ -92,17 +92,6 @@ void check_arguments(const std::string& text) {
   CHECK(arguments.at("day").get<int>() <= 31);
 }
 
-/// The template of the test model, with the marks of Hermes' and Qwen's models around calls.
-std::string template_with_calls() {
-  std::string text = trainer_test::read_file(generation_test::reference + "chat/chatml.jinja");
-  for (const std::string mark : {"<call>", "</call>"}) {
-    const std::size_t at = text.find(mark);
-    REQUIRE(at != std::string::npos);
-    text.insert(at + mark.find('c'), "tool_");
-  }
-  return trained().write("calls.jinja", text);
-}
-
 std::string wrong(const Served& server, const json& more) {
   const Response response = ask(server.port, post(question(more).dump()));
   CHECK(response.status == 400);
@@ -180,6 +169,18 @@ TEST_CASE("a request names the tools that the answer may or must call") {
   refused(message(json::array({{{"id", "c1"}}})),
           "messages.tool_calls.function: has a wrong value");
   refused(message(json::array({3})), "messages.tool_calls: must be a list of calls");
+  // Thoughts of an answer come back with it.
+  const auto answered = [](const json& more) {
+    json answer = {{"role", "assistant"}, {"reasoning_content", "Hm."}};
+    answer.update(more);
+    const ChatRequest request = parsed({{"messages", json::array({answer})}});
+    return json::parse(request.messages[0].members).value("thinking", "none");
+  };
+  CHECK(answered({{"content", "Yes"}}) == "Hm.");
+  CHECK(answered({{"content", nullptr}, {"tool_calls", json::array({call})}}) == "Hm.");
+  CHECK(answered({{"content", "I ask"}, {"tool_calls", json::array({call})}}) == "none");
+  refused({{"messages", {{{"role", "assistant"}, {"content", "a"}, {"reasoning_content", 3}}}}},
+          "messages.reasoning_content");
   json text = call;
   text["function"]["arguments"] = "not JSON";
   refused(message(json::array({text})), "messages.tool_calls.function.arguments");
@@ -258,7 +259,7 @@ TEST_CASE("answers follow a schema or a grammar") {
 
 TEST_CASE("tools are called in the form of the model's template") {
   const Served server(trained().long_model,
-                      {"--tokens", "1000", "--chat-template", template_with_calls()});
+                      {"--tokens", "1000", "--chat-template", server_test::template_with_calls()});
   const json tools = {tool("weather", place),
                       tool("now", {{"type", "object"}, {"properties", json::object()}})};
   json body = question({{"tools", tools},

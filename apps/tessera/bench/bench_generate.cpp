@@ -10,6 +10,7 @@ module;
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tessera/json.hpp>
 #include <thread>
 #include <vector>
@@ -126,28 +127,46 @@ double token_seconds(text::ModelRanks& ranks, std::int64_t vocab, std::int64_t s
   return best;
 }
 
+/// Tokens of one sequence and of several, beside the bound: the time in which the weights are read
+/// once, measured before and after.
+void add_rows(Json& rows, BenchModel& model, std::string_view form, int threads) {
+  const std::int64_t bytes = model.bytes();
+  for (const std::int64_t sequences : {1, 8}) {
+    const double before = reading_seconds(bytes, threads);
+    const double seconds = token_seconds(model.ranks(), model.vocab(), sequences);
+    const double bound = std::min(before, reading_seconds(bytes, threads));
+    const auto together = static_cast<double>(sequences);
+    rows.push_back({{"name", fmt::format("{}, {}, {} at a time", model.name(), form, sequences)},
+                    {"threads", threads},
+                    {"weights_mib", static_cast<double>(bytes) / (1 << 20)},
+                    {"tokens_per_second", together / seconds},
+                    {"read_gb_per_second", static_cast<double>(bytes) / seconds / 1e9},
+                    {"memory_gb_per_second", static_cast<double>(bytes) / bound / 1e9},
+                    {"bound_tokens_per_second", together / bound},
+                    {"share_of_bound", share_cell(bound / seconds)}});
+  }
+}
+
 }  // namespace
 
 Json bench_generate(const BenchArguments& arguments) {
-  BenchModel model(arguments);
-  const std::int64_t bytes = model.bytes();
-  Json rows = Json::array();
+  using coded::WeightForm;
+  std::vector<WeightForm> forms = {arguments.precision};
+  if (arguments.model.empty() && arguments.precision == WeightForm::stored) {
+    forms = {WeightForm::f32, WeightForm::bf16, WeightForm::int8};  // nothing is stored
+  }
   std::vector<int> counts = {1};
   if (available_cores() > 1) {
     counts.push_back(available_cores());
   }
-  for (const int threads : counts) {
-    ops::set_threads(threads);
-    for (const std::int64_t sequences : {1, 8}) {
-      const double before = reading_seconds(bytes, threads);
-      const double seconds = token_seconds(model.ranks(), model.vocab(), sequences);
-      const double bound = std::min(before, reading_seconds(bytes, threads));
-      const auto together = static_cast<double>(sequences);
-      rows.push_back({{"name", fmt::format("{}, {} at a time", model.name(), sequences)},
-                      {"threads", threads},
-                      {"tokens_per_second", together / seconds},
-                      {"bound_tokens_per_second", together / bound},
-                      {"share_of_bound", share_cell(bound / seconds)}});
+  Json rows = Json::array();
+  for (const WeightForm form : forms) {
+    BenchArguments own = arguments;
+    own.precision = form;
+    BenchModel model(own);
+    for (const int threads : counts) {
+      ops::set_threads(threads);
+      add_rows(rows, model, coded::weight_form_names()[static_cast<std::size_t>(form)], threads);
     }
   }
   ops::set_threads(1);

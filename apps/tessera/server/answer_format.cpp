@@ -99,6 +99,9 @@ class ChatAnswers : public JsonAnswers {
     if (!text.text.empty() || text.tokens) {
       delta["content"] = text.text;
     }
+    if (!text.thoughts.empty()) {
+      delta["reasoning_content"] = text.thoughts;
+    }
     if (!text.calls.empty()) {
       delta["tool_calls"] = calls_of(text, true);
     }
@@ -110,6 +113,9 @@ class ChatAnswers : public JsonAnswers {
   const char* event_object() const override { return "chat.completion.chunk"; }
   Ordered whole_choice(const AnswerText& text) const override {
     Ordered message = {{"role", "assistant"}, {"content", text.text}};
+    if (!text.thoughts.empty()) {
+      message["reasoning_content"] = text.thoughts;
+    }
     if (!text.calls.empty()) {
       message["content"] = text.text.empty() ? Ordered(nullptr) : Ordered(text.text);
       message["tool_calls"] = calls_of(text, false);

@@ -72,6 +72,7 @@ struct AnswerCall {
 struct AnswerText {
   std::size_t index = 0;
   std::string text = {};
+  std::string thoughts = {};                                      // before the text
   std::optional<std::vector<AnswerToken>> tokens = std::nullopt;  // none: nobody asked for them
   std::optional<text::TextEnd> end = std::nullopt;                // of a part: not the last one
   std::vector<AnswerCall> calls = {};

@@ -113,6 +113,7 @@ void AnswerWriter::add_calls(std::size_t index, const text::ToolCallReader::Part
                              AnswerText& text) {
   Text& own = texts_[index];
   text.text += read.text;
+  text.thoughts += read.thoughts;
   for (const text::ToolCall& call : read.calls) {
     if (own.called > 0 && !asked_.several_calls) {
       break;  // the request wants one
@@ -146,7 +147,8 @@ void AnswerWriter::add_part(std::size_t index, const text::TextPart& part) {
   } else {
     text.text = part.text;
   }
-  if (!text.text.empty() || !text.calls.empty() || !part.likelihoods.empty()) {
+  if (!text.text.empty() || !text.thoughts.empty() || !text.calls.empty() ||
+      !part.likelihoods.empty()) {
     text.tokens = named(texts_[index], part.likelihoods);
     write(beginning(index) + asked_.format->part(head_, text));
   }
@@ -166,7 +168,7 @@ void AnswerWriter::end_text(std::size_t index, const text::GeneratedText& text) 
       add_calls(index, calls->finish(), rest);
     }
     whole.called = rest.called;
-    const bool has_rest = !rest.text.empty() || !rest.calls.empty();
+    const bool has_rest = !rest.text.empty() || !rest.thoughts.empty() || !rest.calls.empty();
     write(beginning(index) + (has_rest ? asked_.format->part(head_, rest) : "") +
           asked_.format->part(head_, whole));
   } else {

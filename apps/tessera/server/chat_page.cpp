@@ -35,6 +35,7 @@ form { margin: 1em 0; }
 label { margin-right: 1em; }
 input[type=number] { width: 5em; }
 .note { color: #555; font-size: 85%; }
+.thoughts { font-style: italic; }
 </style>
 </head>
 <body>
@@ -43,6 +44,7 @@ input[type=number] { width: 5em; }
 <main id="talk" aria-live="polite"></main>
 <form id="ask">
 <textarea id="text" rows="4" aria-label="Text" autofocus></textarea>
+<p id="locked" hidden><label>Key <input id="key" type="password" autocomplete="off"></label></p>
 <p>
 <label>Model <select id="model"></select></label>
 <label>Temperature <input id="temperature" type="number" min="0" max="2" step="0.1" value="1"></label>
@@ -68,16 +70,22 @@ function add(kind, text) {
 
 const percent = (logprob) => (100 * Math.exp(logprob)).toFixed(1) + "%";
 
-function addToken(turn, token) {
+// A text of one token, or of several that have a character together; tokens that end a text have none.
+function addText(turn, text, tokens) {
   const span = document.createElement("span");
-  span.textContent = token.text;
-  span.style.backgroundColor = "hsl(" + (120 * Math.exp(token.logprob)).toFixed(0) + " 80% 88%)";
-  const lines = [JSON.stringify(token.text) + " " + percent(token.logprob)];
-  for (const other of token.others) {
-    lines.push("  " + JSON.stringify(other.text) + " " + percent(other.logprob));
+  span.textContent = text;
+  const least = Math.min(0, ...tokens.map((token) => token.logprob));
+  span.style.backgroundColor = tokens.length === 0 ? "" : "hsl(" + (120 * Math.exp(least)).toFixed(0) + " 80% 88%)";
+  const lines = [];
+  for (const token of tokens) {
+    lines.push(JSON.stringify(token.text) + " " + percent(token.logprob));
+    for (const other of token.others) {
+      lines.push("  " + JSON.stringify(other.text) + " " + percent(other.logprob));
+    }
   }
   span.title = lines.join("\n");
   turn.append(span);
+  return span;
 }
 
 function tokensOf(choice) {
@@ -92,7 +100,9 @@ function tokensOf(choice) {
   }
   return found.tokens.map((text, i) => ({
     text, logprob: found.token_logprobs[i],
-    others: Object.entries(found.top_logprobs[i] || {}).map(([other, logprob]) => ({text: other, logprob}))}));
+    // An object lists members whose names are numbers first.
+    others: Object.entries(found.top_logprobs[i] || {}).map(([other, logprob]) => ({text: other, logprob}))
+      .sort((one, other) => other.logprob - one.logprob)}));
 }
 
 async function* eventsOf(response) {
@@ -114,27 +124,41 @@ async function* eventsOf(response) {
   }
 }
 
-async function ask(path, body, turn) {
-  running = new AbortController();
+const withKey = (headers) => at("key").value === "" ? headers : {...headers, Authorization: "Bearer " + at("key").value};
+
+async function problemOf(response) {
+  if (response.status === 401) {
+    at("locked").hidden = false;
+    at("key").focus();
+  }
+  return new Error((await response.json()).error.message);
+}
+
+async function ask(path, body, turn, hear) {
   const response = await fetch(path, {
-    method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body),
+    method: "POST", headers: withKey({"Content-Type": "application/json"}), body: JSON.stringify(body),
     credentials: "omit", signal: running.signal});
   if (!response.ok) {
-    throw new Error((await response.json()).error.message);
+    throw await problemOf(response);
   }
-  let text = "";
+  let tokens = [];
   for await (const event of eventsOf(response)) {
     if (event.error) {
       throw new Error(event.error.message);
     }
     for (const choice of event.choices) {
-      text += (choice.delta ? choice.delta.content : choice.text) || "";
-      for (const token of tokensOf(choice)) {
-        addToken(turn, token);
+      tokens.push(...tokensOf(choice));
+      const text = (choice.delta ? choice.delta.content : choice.text) || "";
+      const thoughts = (choice.delta && choice.delta.reasoning_content) || "";
+      if (thoughts !== "") {
+        addText(turn, thoughts, text === "" ? tokens.splice(0) : []).className = "thoughts";
+      }
+      if (text !== "") {
+        addText(turn, text, tokens.splice(0));
+        hear(text);
       }
     }
   }
-  return text;
 }
 
 async function send() {
@@ -146,22 +170,36 @@ async function send() {
   const body = {model: at("model").value, stream: true, max_tokens: Number(at("tokens").value),
                 temperature: Number(at("temperature").value)};
   at("text").value = "";
-  add("user", text);
+  const asked = add("user", text);
   const turn = add("assistant", "");
+  let answer = "";
+  const hear = (part) => { answer += part; };
+  running = new AbortController();
   at("send").disabled = true;
   at("stop").disabled = false;
   try {
     if (plain) {
-      await ask("/v1/completions", {...body, prompt: text, logprobs: 5}, turn);
+      await ask("/v1/completions", {...body, prompt: text, logprobs: 5}, turn, hear);
     } else {
       const all = [...messages, {role: "user", content: text}];
-      const answer = await ask("/v1/chat/completions",
-                               {...body, messages: all, logprobs: true, top_logprobs: 5}, turn);
-      messages = [...all, {role: "assistant", content: answer}];
+      try {
+        await ask("/v1/chat/completions",
+                  {...body, messages: all, logprobs: true, top_logprobs: 5}, turn, hear);
+      } finally {
+        // What was heard before it was stopped is said.
+        if (answer !== "") {
+          messages = [...all, {role: "assistant", content: answer}];
+        }
+      }
     }
   } catch (error) {
     if (error.name !== "AbortError") {
       add("error", error.message);
+    }
+    if (turn.textContent === "") {  // it can be sent again
+      turn.remove();
+      asked.remove();
+      at("text").value = at("text").value || text;
     }
   }
   running = null;
@@ -178,11 +216,17 @@ at("text").addEventListener("keydown", (event) => {
 });
 at("stop").addEventListener("click", () => { if (running) { running.abort(); } });
 at("clear").addEventListener("click", () => { messages = []; at("talk").replaceChildren(); });
-fetch("/v1/models", {credentials: "omit"}).then((response) => response.json()).then((models) => {
-  for (const model of models.data) {
-    at("model").append(new Option(model.id, model.id));
+async function listModels() {
+  const response = await fetch("/v1/models", {headers: withKey({}), credentials: "omit"});
+  if (!response.ok) {
+    throw await problemOf(response);
   }
-});
+  const models = await response.json();
+  at("model").replaceChildren(...models.data.map((model) => new Option(model.id, model.id)));
+}
+
+at("key").addEventListener("change", () => listModels().catch((error) => add("error", error.message)));
+listModels().catch((error) => { if (at("locked").hidden) { add("error", error.message); } });
 </script>
 </body>
 </html>

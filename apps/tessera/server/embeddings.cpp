@@ -18,6 +18,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/base64.hpp>
 #include <tessera/json.hpp>
 #include <utility>
 #include <vector>
@@ -32,23 +33,6 @@ namespace {
 
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;
-
-std::string to_base64(std::string_view bytes) {
-  constexpr std::string_view digits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t at = 0; at < bytes.size(); at += 3) {
-    const std::size_t count = std::min<std::size_t>(3, bytes.size() - at);
-    std::uint32_t bits = 0;
-    for (std::size_t i = 0; i < 3; ++i) {
-      bits = bits << 8 | (i < count ? static_cast<unsigned char>(bytes[at + i]) : 0U);
-    }
-    for (std::size_t i = 0; i < 4; ++i) {
-      text += i <= count ? digits[bits >> (18 - 6 * i) & 63] : '=';
-    }
-  }
-  return text;
-}
 
 /// The bytes of f32 numbers, the lowest first.
 std::string bytes_of(std::span<const double> values) {

@@ -1,6 +1,4 @@
 module;
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -88,12 +86,7 @@ class EncoderServer : public ModelService {
 
   /// Errors (input): a text is longer than the model takes, or has tokens that it does not have.
   void check(const std::vector<std::int64_t>& tokens) const {
-    if (std::ssize(tokens) > shape().max_positions) {
-      fail_input({.thing = "input",
-                  .wrong = "it is longer than the model computes",
-                  .expected = fmt::format("at most {} tokens", shape().max_positions),
-                  .got = fmt::format("{}", tokens.size())});
-    }
+    check_room("input", std::ssize(tokens), shape().max_positions);
     if (tokens.empty() || std::ranges::max(tokens) >= shape().vocab) {
       fail_input({.thing = "input", .wrong = "it has no tokens, or some that the model lacks"});
     }

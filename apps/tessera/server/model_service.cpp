@@ -91,6 +91,15 @@ HttpAnswer error_answer(const std::exception& error) {
 
 HttpAnswer busy_answer() { return error_answer(503, "too many requests are waiting"); }
 
+void check_room(const char* field, std::int64_t tokens, std::int64_t room) {
+  if (tokens > room) {
+    fail_input({.thing = field,
+                .wrong = "it is longer than the model is meant for",
+                .expected = fmt::format("at most {} tokens", room),
+                .got = fmt::format("{}", tokens)});
+  }
+}
+
 std::string model_name(const std::string& path) {
   const auto whole = std::filesystem::absolute(path).lexically_normal();
   return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
@@ -120,7 +129,9 @@ std::vector<ServedModel> ModelService::models() const {
 }
 
 std::optional<HttpAnswer> ModelService::refusal(const HttpHead& head) {
-  const auto problem = access_problem(head, token_);
+  // The page has no secret, and asks for the token.
+  const bool is_page = has_page_ && !token_.empty() && head.path == "/" && head.method == "GET";
+  const auto problem = is_page ? std::nullopt : access_problem(head, token_);
   return problem ? std::optional(error(*problem)) : std::nullopt;
 }
 

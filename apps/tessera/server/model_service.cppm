@@ -27,6 +27,10 @@ HttpAnswer error_answer(const std::exception& error);
 /// Too many requests are waiting.
 HttpAnswer busy_answer();
 
+/// Error (input): a text of so many tokens is longer than the model's `room`. `field`: the
+/// request's one with it.
+void check_room(const char* field, std::int64_t tokens, std::int64_t room);
+
 /// The last part of a path: what a model is called.
 std::string model_name(const std::string& path);
 

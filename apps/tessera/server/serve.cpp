@@ -77,7 +77,11 @@ class TextServer : public ModelService {
         begin_jobs();
         engine_.step();
         counts().set_engine(engine_.counts());
-        model_.ranks().check_others();
+        // Where texts are computed, the next call finds ranks that have ended, and tells the
+        // clients.
+        if (engine_.size() == 0 || !model_.ranks().heals()) {
+          model_.ranks().check_others();
+        }
         http.check();
       }
       engine_.step();  // those that are not wanted any more are told
@@ -150,7 +154,7 @@ class TextServer : public ModelService {
     for (RequestPrompt& input : request.inputs) {
       inputs.push_back({.tokens = input.tokens.empty() ? text::prompt_tokens(model_, input.text)
                                                        : std::move(input.tokens)});
-      check_room("input", inputs.back(), model_.usual_length());
+      check_room("input", std::ssize(inputs.back().tokens), model_.usual_length());
       count += std::ssize(inputs.back().tokens);
     }
     const auto answer = std::make_shared<EmbeddingAnswer>(responder, counts(), std::move(request),
@@ -236,6 +240,10 @@ class TextServer : public ModelService {
     const AnswerPrompt prompt{.tokens = format().prompt(chat.messages, chat.tools)};
     AnswerRequest asked{.request = chat, .prompts = {prompt}, .format = &chat_format()};
     constrain(asked.request);
+    if (const text::ToolCallForm* form = format().answer_form()) {
+      asked.calls = *form;
+      asked.request.options.shown = format().tool_call_tokens();
+    }
     if (!chat.callable.empty()) {
       const text::ToolCallForm& form = format().tool_calls();
       asked.calls = form;
@@ -342,20 +350,11 @@ class TextServer : public ModelService {
     return tokenizer().decode(ids);
   }
 
-  /// Error (input): a text is longer. `field`: the request's one with it.
-  static void check_room(const char* field, const AnswerPrompt& prompt, std::int64_t room) {
-    if (std::ssize(prompt.tokens) > room) {
-      fail_input({.thing = field,
-                  .wrong = "it is longer than the model is meant for",
-                  .expected = fmt::format("at most {} tokens", room),
-                  .got = fmt::format("{}", prompt.tokens.size())});
-    }
-  }
-
   /// The model's thread makes the texts, one job for each.
   void ask(AnswerRequest asked, const char* field, const HttpResponder& responder) {
     for (const AnswerPrompt& prompt : asked.prompts) {
-      check_room(field, prompt, model_.usual_length() - (asked.request.options.tokens > 0 ? 1 : 0));
+      check_room(field, std::ssize(prompt.tokens),
+                 model_.usual_length() - (asked.request.options.tokens > 0 ? 1 : 0));
     }
     const text::GenerationOptions options = asked.request.options;
     const char* const prefix = asked.format->id_prefix();
@@ -398,12 +397,6 @@ class TextServer : public ModelService {
 void serve(const text::TextModel& model, const ServeOptions& options,
            const std::function<void(int)>& started) {
   check_host(options);
-  if (options.page && !options.token.empty()) {
-    fail_input({.thing = "page",
-                .wrong = "a browser does not send the token",
-                .advice = "leave out --token-file, and reach the page from another machine by "
-                          "`ssh -L`"});
-  }
   const StopSignals signals;
   // A pass of a large model may last longer than anybody waits after SIGTERM.
   const LastMoment last(

@@ -25,7 +25,7 @@ struct ServeOptions {
 };
 
 /// Answers requests for texts over HTTP until the process receives SIGINT or SIGTERM. `started`
-/// receives the port. Errors (input): a page beside a token; those of ServedAdapters; a chat
+/// receives the port. Errors (input): those of ServedAdapters; a chat
 /// template that is not supported; an address of other machines without a token; those of
 /// HttpServer.
 void serve(const text::TextModel& model, const ServeOptions& options,

@@ -287,6 +287,16 @@ std::string members_of(RequestFields& message, const std::string& role, const Or
         names_of_calls[call["id"].get<std::string>()] = call["function"]["name"].get<std::string>();
       }
     }
+    // Of an answer of this server, or of others, by the names that templates have for it. That of
+    // gpt-oss takes no thoughts beside a text with calls.
+    std::string thoughts;
+    message.read("reasoning_content", thoughts);
+    const Json* const content = message.find("content");
+    if (!thoughts.empty() && (!members.contains("tool_calls") || content == nullptr ||
+                              content->empty() || *content == "")) {
+      members["reasoning_content"] = thoughts;
+      members["thinking"] = thoughts;
+    }
   } else if (role == "tool") {
     std::string id;
     std::string name;

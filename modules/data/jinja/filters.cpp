@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <system_error>
+#include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 
 #include "jinja/texts.hpp"
@@ -134,6 +135,17 @@ JsonStyle json_style(const Call& c) {
 }
 
 Value json(const Call& c) { return c.text(to_json(c.object(), json_style(c), c.budget)); }
+
+/// As llama.cpp has it: templates read arguments of calls that are texts.
+Value read_json(const Call& c) {
+  const std::string text = text_of(c);
+  c.budget.read(text.size());
+  const ParsedJson parsed = parse_json_object("{\"value\":" + text + "}");
+  if (!parsed.problem.empty() || parsed.value.size() != 1) {
+    throw Problem("'from_json' was given a text that is not JSON");
+  }
+  return from_json(text, c.budget);
+}
 
 Value join(const Call& c) {
   const std::string between = c.has(1) ? printed(c[1], c.budget) : "";
@@ -687,6 +699,7 @@ const Signature* find_filter(std::string_view name) {
       {"first", "", first},
       {"float", "default?", real},
       {"indent", "width? first? blank?", indent},
+      {"from_json", "", read_json},
       {"int", "default? base?", whole},
       {"items", "", items_filter},
       {"join", "d? attribute?", join},
