@@ -47,8 +47,7 @@ std::unique_ptr<Sink> load_sink(std::string_view name, std::string_view text,
     std::ranges::move(built_in_sinks(), std::back_inserter(known));
     if (std::ranges::find(known, name) == known.end()) {
       std::ranges::sort(known);
-      fail_input({.thing = "sink",
-                  .wrong = fmt::format("there is no sink '{}' (there are {}){}", shown(name),
+      fail_input({.wrong = fmt::format("there is no sink '{}' (there are {}){}", shown(name),
                                        join_words(known), did_you_mean(name, known)),
                   .advice = "'tessera plugin list' shows the plugins"});
     }

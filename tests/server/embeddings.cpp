@@ -193,7 +193,7 @@ TEST_CASE("an encoder answers requests for embeddings only") {
   CHECK(ask(server.port, post("{}", "", "/v1/completions")).status == 404);
   const Response longer = embed(server, {{"input", std::vector<int>(5000, 1)}});
   CHECK(longer.status == 400);
-  has(error_in(longer), "input: it is longer than the model computes");
+  has(error_in(longer), "input: it is longer than the model is meant for");
   const auto wrong = trainer_test::run_program("serve " + folder + " --ranks 2 --port 0");
   CHECK(wrong.code == 2);
   has(wrong.error, "an encoder is served as its folder is, on one rank");

@@ -63,7 +63,8 @@ TEST_CASE("a model with an adapter has PEFT's logits") {
     INFO(name);
     const json expected = expected_of(name);
     const text::TextModel model({base_of(expected), "", "", folder_of(name)});
-    CHECK(difference(model, expected) < 3e-5);
+    // Both sides are in f32, with logits up to 6: products by AVX-512 are 3.4e-5 away at most.
+    CHECK(difference(model, expected) < 5e-5);
     const text::TextModel without(base_of(expected));
     CHECK(difference(without, expected) > 1e-2);
   }
