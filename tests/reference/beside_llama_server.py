@@ -1,5 +1,5 @@
 """Tokens in a second, the time to the first token, processor time and memory of `tessera serve` and llama.cpp's
-llama-server with one GGUF file, in turn, on the same cores (docs/performance-beside.md), a thread for each.
+llama-server with one GGUF file, in turn, on the same cores (docs/performance-servers.md), a thread for each.
 
     beside_llama_server.py TESSERA LLAMA_SERVER FILE.gguf CORES [ROUNDS] [CLIENTS...] [-- OPTIONS OF TESSERA]
     CORES: 0 or 0,1; LLAMA_SERVER: - measures Tessera alone
