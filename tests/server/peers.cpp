@@ -127,9 +127,9 @@ TEST_CASE("a browser talks with the page", "[.browser]") {
 
 TEST_CASE("a browser talks with the page by a key", "[.browser]") {
   const Folder folder;
-  const Served server(
-      {"--page", "--token-file", secret_file(folder, "a-secret"), "--tokens", "5000"});
-  talk_with_page(server, "--key a-secret" + picture("page_key"));
+  const Served server(trained().long_model, {"--page", "--token-file",
+                                             secret_file(folder, "a secret"), "--tokens", "5000"});
+  talk_with_page(server, "--key 'a secret'" + picture("page_key"));
 }
 
 TEST_CASE("what a model writes is text in a browser, never markup", "[.browser]") {
