@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 
 namespace tessera::data::formats {
 
@@ -18,6 +19,22 @@ struct Coded {
   void* owner = nullptr;
   char problem[200] = "";  // empty: none
 };
+
+inline void say(Coded& coded, const char* text) {
+  std::snprintf(coded.problem, sizeof(coded.problem), "%s", text);
+}
+
+/// Whether an image of this size may be decoded; says so where it may not.
+inline bool may_have(Coded& coded, std::int64_t width, std::int64_t height) {
+  if (width <= coded.most_pixels / height) {
+    return true;
+  }
+  std::snprintf(coded.problem, sizeof(coded.problem),
+                "it has too many pixels (expected at most %lld, got %lld x %lld)",
+                static_cast<long long>(coded.most_pixels), static_cast<long long>(width),
+                static_cast<long long>(height));
+  return false;
+}
 
 bool is_png(const unsigned char* bytes, std::size_t size);
 bool is_jpeg(const unsigned char* bytes, std::size_t size);

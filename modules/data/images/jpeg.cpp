@@ -18,10 +18,6 @@ struct Errors {
   Coded* coded = nullptr;
 };
 
-void say(Coded& coded, const char* text) {
-  std::snprintf(coded.problem, sizeof(coded.problem), "%s", text);
-}
-
 [[noreturn]] void on_error(j_common_ptr info) {
   auto* const errors = reinterpret_cast<Errors*>(info->err);
   char text[JMSG_LENGTH_MAX];
@@ -44,11 +40,7 @@ void decode(jpeg_decompress_struct& info, Coded& coded) {
   jpeg_read_header(&info, TRUE);
   const auto width = static_cast<std::int64_t>(info.image_width);
   const auto height = static_cast<std::int64_t>(info.image_height);
-  if (width > coded.most_pixels / height) {
-    std::snprintf(coded.problem, sizeof(coded.problem),
-                  "it has too many pixels (expected at most %lld, got %lld x %lld)",
-                  static_cast<long long>(coded.most_pixels), static_cast<long long>(width),
-                  static_cast<long long>(height));
+  if (!may_have(coded, width, height)) {
     return;
   }
   if (info.num_components != 1 && info.num_components != 3) {

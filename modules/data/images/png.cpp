@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 
 #include "formats.hpp"
@@ -15,10 +14,6 @@ struct Reader {
   Coded* coded = nullptr;
   std::size_t at = 0;
 };
-
-void say(Coded& coded, const char* text) {
-  std::snprintf(coded.problem, sizeof(coded.problem), "%s", text);
-}
 
 [[noreturn]] void on_error(png_structp png, png_const_charp text) {
   say(*static_cast<Reader*>(png_get_error_ptr(png))->coded, text);
@@ -41,11 +36,7 @@ void decode(png_structp png, png_infop info, Coded& coded) {
   png_read_info(png, info);
   const auto width = static_cast<std::int64_t>(png_get_image_width(png, info));
   const auto height = static_cast<std::int64_t>(png_get_image_height(png, info));
-  if (width > coded.most_pixels / height) {
-    std::snprintf(coded.problem, sizeof(coded.problem),
-                  "it has too many pixels (expected at most %lld, got %lld x %lld)",
-                  static_cast<long long>(coded.most_pixels), static_cast<long long>(width),
-                  static_cast<long long>(height));
+  if (!may_have(coded, width, height)) {
     return;
   }
   if (png_get_bit_depth(png, info) == 16) {
