@@ -9,11 +9,8 @@ import tessera.cache;
 import :data_cache;
 
 namespace tessera::data {
-namespace {
 
 namespace fs = std::filesystem;
-
-}  // namespace
 
 fs::path data_cache() {
   return cache_folder({.what = "data", .variable = "TESSERA_DATA_CACHE", .folder = "data"});

@@ -11,7 +11,6 @@ module;
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <span>
@@ -217,7 +216,8 @@ class BlockWriter {
 void take(FileLock& lock, const fs::path& made) {
   for (std::uintmax_t before = 0;;) {
     Patience patience;
-    const FileLock::State state = lock.take(patience, "unpacked data", "looks whether it goes on");
+    const FileLock::State state =
+        lock.take(patience, "unpacked data", "checks whether it makes progress");
     if (state == FileLock::State::held) {
       lock.sign();
       return;
