@@ -103,13 +103,9 @@ EncoderConfig parse_encoder_config(std::string_view text, const std::string& nam
   EncoderConfig config{.family = std::string(family.name)};
   in.check_folder();
   config.shape.head = head_of(in, family);
-  config.labels = in.labels();
+  config.labels = config.shape.tells_classes() ? in.class_labels() : in.labels();
   if (config.shape.tells_classes()) {
     config.shape.classes = std::ssize(config.labels);
-    in.only("problem_type", "\"single_label_classification\"", "a row has one class");
-    if (config.labels.size() < 2) {
-      in.problem("id2label: one label is a regression, which is not supported");
-    }
   }
   family.read(in, config.shape);
   config.dtype = in.dtype();
@@ -146,14 +142,9 @@ std::string encoder_config_text(const EncoderConfig& config) {
     json[key.key] = parse_json(key.json);
   }
   if (config.shape.tells_classes()) {
-    Json names = Json::object();
-    Json numbers = Json::object();
-    for (std::size_t i = 0; i < config.labels.size(); ++i) {
-      names[fmt::format("{}", i)] = config.labels[i];
-      numbers[config.labels[i]] = i;
+    for (const models::HubKey& key : models::label_keys(config.labels)) {
+      json[key.key] = parse_json(key.json);
     }
-    json["id2label"] = names;
-    json["label2id"] = numbers;
   }
   if (!config.dtype.empty()) {
     json["dtype"] = config.dtype;

@@ -139,6 +139,8 @@ class HubConfigFile : public HubConfig {
   /// The names of what a classifier tells apart: those of id2label by their numbers, or "LABEL_0"
   /// and so on, num_labels of them, or two.
   std::vector<std::string> labels();
+  /// The labels of a head that gives a row one class of two or more; another task is a problem.
+  std::vector<std::string> class_labels();
   /// Error (input) that lists the problems, if there are any.
   void throw_if_any() const;
   const std::vector<std::string>& problems() const;
@@ -170,5 +172,8 @@ struct HubKey {
   /// A list of texts.
   static HubKey list(std::string name, std::span<const std::string> texts);
 };
+
+/// The keys of a classifier's labels: what HubConfigFile::labels reads.
+std::vector<HubKey> label_keys(std::span<const std::string> labels);
 
 }  // namespace tessera::models

@@ -58,11 +58,7 @@ std::string classifier_of(const Json& json) {
 /// The folder's labels, which must be those of one class of a row.
 std::vector<std::string> labels_of(const Json& json, const std::string& name) {
   models::HubConfigFile in(json_text(json), name);
-  std::vector<std::string> labels = in.labels();
-  in.only("problem_type", "\"single_label_classification\"", "a row has one class");
-  if (labels.size() < 2) {
-    in.problem("id2label: one label is a regression, which is not supported");
-  }
+  std::vector<std::string> labels = in.class_labels();
   in.throw_if_any();
   return labels;
 }
@@ -143,14 +139,9 @@ std::optional<ClassifierConfig> stored_classifier(std::string_view meta,
 std::string classifier_config_text(const ClassifierConfig& config) {
   Json json = parse_json(hub_config(config.model));
   json["architectures"] = {config.architecture("config.json")};
-  Json names = Json::object();
-  Json numbers = Json::object();
-  for (std::size_t i = 0; i < config.labels.size(); ++i) {
-    names[fmt::format("{}", i)] = config.labels[i];
-    numbers[config.labels[i]] = i;
+  for (const models::HubKey& key : models::label_keys(config.labels)) {
+    json[key.key] = parse_json(key.json);
   }
-  json["id2label"] = names;
-  json["label2id"] = numbers;
   json["pad_token_id"] = config.padding < 0 ? Json() : Json(config.padding);
   return json_text(json, 2);
 }
