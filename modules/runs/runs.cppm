@@ -18,6 +18,7 @@ export import :dataset;     // the batches
 export import :text_files;  // the files of data.text
 
 // What a run writes of its steps.
+export import :ledger;        // where the time of a run goes
 export import :metrics;       // the metrics file
 export import :event_file;    // TensorBoard's event files
 export import :progress;      // the progress lines

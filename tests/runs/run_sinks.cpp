@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -253,6 +254,67 @@ TEST_CASE("a run that heals tells each step once") {
     }
   }
   CHECK(spans == numbers_to(1, 9));
+  // The first lines are those of the ranks that died, up to where the others continue.
+  double repeated = 0;
+  double healed = 0;
+  for (const json& line : lines_of(folder / "metrics.jsonl")) {
+    repeated += line.at("ledger").value("repeated", 0.0);
+    healed += line.at("ledger").value("heal", 0.0);
+  }
+  CHECK(repeated > 0);
+  CHECK(healed > 0.6);  // the rank slept so long before it died
+}
+
+TEST_CASE("the ledger of a run is all of its time, and names waits for a slow rank") {
+  const Folder folder;
+  SinkRun run = run_in(folder);
+  run.spec.train.steps = 12;
+  run.spec.data.validate_every = 4;
+  run.spec.log.stragglers = 0;
+  run.task.rows = [&](const BatchPart& part) {
+    if (part.first > 0 && part.step >= 4) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // of rank 1
+    }
+    return Tensors{numbers(part, 2), numbers(part, 1)};
+  };
+  const Ended end = ended(folder, run);
+  INFO(end.errors);
+  REQUIRE(end.code == 0);
+  const std::vector<json> lines = lines_of(folder / "metrics.jsonl");
+  REQUIRE(lines.size() == 12);
+  std::map<std::string, double> sums;
+  double all = 0;
+  for (const json& line : lines) {
+    for (const auto& [use, seconds] : line.at("ledger").items()) {
+      CHECK(seconds > 0);
+      sums[use] += seconds.get<double>();
+      all += seconds.get<double>();
+    }
+    CHECK(line.contains("ledger_ranks") == (line.at("step").get<int>() % 4 == 0));
+  }
+  // Eight steps: rank 1 reads for 0.1 s, and rank 0 waits as long.
+  CHECK(sums["slow_ranks"] > 0.5);
+  CHECK(sums["slow_ranks"] + sums["communication"] > 0.7);
+  CHECK(sums["data"] < 0.4);
+  CHECK(sums.contains("start"));
+  CHECK(sums.contains("validation"));
+  CHECK(sums.contains("save"));  // after step 5
+  CHECK(all < end.seconds);
+  CHECK(all > 0.9);
+  const json& ranks = lines.back().at("ledger_ranks");
+  REQUIRE(ranks.size() == 2);
+  CHECK(ranks[1].at("data") > 0.75);
+  CHECK(ranks[1].value("slow_ranks", 0.0) < 0.3);
+  double first = 0;
+  for (const auto& [use, seconds] : ranks[0].items()) {
+    first += seconds.get<double>();
+  }
+  CHECK(std::abs(first - all) < 0.1);  // it was gathered just before the line
+  bool told = false;
+  for (const json& line : events_of(folder, "log")) {
+    told = told || has(line.at("text"), "time of 2 ranks: ");
+  }
+  CHECK(told);
 }
 
 TEST_CASE("a run that fails, or is interrupted, tells how it has ended") {

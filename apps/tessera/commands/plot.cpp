@@ -4,6 +4,7 @@ module;
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -74,6 +75,7 @@ struct RunSummary {
   double loss = 0;
   std::optional<std::pair<double, std::int64_t>> validation;  // the best one, and its step
   double seconds = 0;
+  runs::TimeBook ledger = {};  // of rank 0, until the last step
 };
 
 /// Adds what the last checkpoint of the run says of it.
@@ -116,6 +118,7 @@ RunSummary summary_of(const fs::path& file, const Metrics& metrics, const std::s
   run.loss = metrics.back().loss;
   for (const runs::StepMetrics& one : metrics) {
     run.seconds += (std::isfinite(one.seconds) ? one.seconds : 0) + one.save_seconds;
+    run.ledger += one.ledger;
     if (one.validation_loss && (!run.validation || *one.validation_loss < run.validation->first)) {
       run.validation = std::pair(*one.validation_loss, one.step);
     }
@@ -136,6 +139,12 @@ nlohmann::ordered_json json_of(const RunSummary& run) {
   json["best_validation_step"] =
       run.validation ? nlohmann::ordered_json(run.validation->second) : nlohmann::ordered_json();
   json["seconds"] = run.seconds;
+  json["goodput"] = run.ledger.total() > 0 ? nlohmann::ordered_json(run.ledger.goodput())
+                                           : nlohmann::ordered_json();
+  for (std::size_t i = 0; i < runs::time_use_count; ++i) {
+    const auto use = static_cast<runs::TimeUse>(i);
+    json["ledger"][std::string(runs::word_of(use))] = run.ledger[use];
+  }
   return json;
 }
 
@@ -242,7 +251,8 @@ int run_runs(const std::string& folder, bool json) {
                 .advice = "runs write them where log.metrics says"});
   }
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  TableRows rows = {{"run", "model", "config", "steps", "loss", "best validation", "time"}};
+  TableRows rows = {
+      {"run", "model", "config", "steps", "loss", "best validation", "time", "goodput"}};
   for (const auto& [file, metrics] : found) {
     const RunSummary run = summary_of(file, metrics, folder);
     all.push_back(json_of(run));
@@ -252,7 +262,8 @@ int run_runs(const std::string& folder, bool json) {
          fmt::format("{:.4f}", run.loss),
          run.validation ? fmt::format("{:.4f} at {}", run.validation->first, run.validation->second)
                         : "-",
-         format_duration(run.seconds)});
+         format_duration(run.seconds),
+         run.ledger.total() > 0 ? fmt::format("{:.1f}%", 100 * run.ledger.goodput()) : "-"});
   }
   fmt::print("{}", json ? json_text(all, 1) + "\n" : format_table(rows));
   return 0;

@@ -60,8 +60,13 @@ int kept_copies(const Run& run) {
 }
 
 Healing::Healing(const Run& run, StartPoint& start)
-    : config_(run.config), start_(start), kept_(memory_for(ranks_there(run.config, 0))) {
+    : config_(run.config),
+      start_(start),
+      kept_(memory_for(ranks_there(run.config, 0))),
+      board_(collective::ranks_started_here(static_cast<int>(run.config.ranks()),
+                                            run.config.machine)) {
   start_.kept = &kept_;
+  start_.board = &board_;
   start_.begun = start.step;
   if (has_second_home(run)) {
     const MachineRanks before = ranks_there(config_, 1);

@@ -3,6 +3,7 @@ export module tessera.runs:healing;
 import tessera.base;
 import tessera.collective;
 import tessera.checkpoint;
+import :ledger;
 import :training_run;
 import :spec;
 
@@ -42,6 +43,7 @@ class Healing {
   const RunSpec& config_;
   StartPoint& start_;
   MemoryStateStore kept_;
+  TimeBoard board_;
   std::optional<MemoryStateStore> of_other_;
   std::vector<double> times_;                  // of the starts within the last hour, in seconds
   std::optional<std::int64_t> step_of_fault_;  // of the last failure that was not from outside

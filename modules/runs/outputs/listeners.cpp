@@ -74,6 +74,12 @@ sinks::NamedNumbers numbers_of(const StepMetrics& m) {
   for (const auto& [category, bytes] : m.memory_peaks) {
     all.emplace_back("memory_peaks/" + category, static_cast<double>(bytes));
   }
+  for (std::size_t i = 0; i < time_use_count; ++i) {
+    if (m.ledger.seconds[i] > 0) {
+      all.emplace_back(fmt::format("ledger/{}", word_of(static_cast<TimeUse>(i))),
+                       m.ledger.seconds[i]);
+    }
+  }
   if (m.waited_for) {
     all.emplace_back("waited_for/rank", m.waited_for->first);
     all.emplace_back("waited_for/seconds", m.waited_for->second);

@@ -29,6 +29,7 @@ namespace tessera::runs {
 namespace {
 
 constexpr const char* owner_key = "checkpoints";
+constexpr const char* ledger_key = "ledger";
 const std::string validation_prefix = "validation_";
 constexpr std::size_t most_pending = std::size_t{64} << 20;
 constexpr int seconds_for_reader = 5;
@@ -76,6 +77,29 @@ std::optional<std::int64_t> step_of(const nlohmann::json& line) {
              : std::nullopt;
 }
 
+/// Seconds by use; uses without any are left out.
+nlohmann::ordered_json json_of(const TimeBook& book) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (std::size_t i = 0; i < time_use_count; ++i) {
+    if (book.seconds[i] > 0) {
+      json[std::string(word_of(static_cast<TimeUse>(i)))] = book.seconds[i];
+    }
+  }
+  return json;
+}
+
+/// The opposite; what is no number counts as nothing.
+TimeBook book_of(const nlohmann::json& json) {
+  TimeBook book;
+  for (std::size_t i = 0; i < time_use_count && json.is_object(); ++i) {
+    const auto found = json.find(word_of(static_cast<TimeUse>(i)));
+    if (found != json.end() && found->is_number()) {
+      book.seconds[i] = found->get<double>();
+    }
+  }
+  return book;
+}
+
 /// The lines of steps up to `last`, as they are.
 std::string kept_lines(const std::string& text, std::int64_t last) {
   std::string kept;
@@ -118,6 +142,12 @@ std::string to_json(const StepMetrics& m) {
   }
   if (m.save_seconds > 0) {
     json["save_seconds"] = m.save_seconds;
+  }
+  if (m.ledger.total() > 0) {
+    json[ledger_key] = json_of(m.ledger);
+  }
+  for (const TimeBook& rank : m.ledger_ranks) {
+    json["ledger_ranks"].push_back(json_of(rank));
   }
   if (m.waited_for) {
     json["waited_for"] = {{"rank", m.waited_for->first}, {"seconds", m.waited_for->second}};
@@ -184,6 +214,9 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
     if (json.contains("memory_bytes") && json["memory_bytes"].is_number_unsigned()) {
       one.memory_bytes = json["memory_bytes"];
     }
+    if (json.contains(ledger_key)) {
+      one.ledger = book_of(json[ledger_key]);
+    }
     if (json.contains("validation_loss")) {
       one.validation_loss = number("validation_loss");
     }
@@ -207,14 +240,14 @@ std::string metrics_owner(const std::filesystem::path& file, const std::string& 
   return folder.lexically_relative(fs::weakly_canonical(beside, error)).string();
 }
 
-void check_metrics(const std::string& where, const std::filesystem::path& file,
-                   const std::string& owner) {
+std::int64_t check_metrics(const std::string& where, const std::filesystem::path& file,
+                           const std::string& owner) {
   if (is_stream(file.string())) {
-    return;
+    return 0;
   }
   const int opened = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (opened < 0) {
-    return;  // it is not there; whether it can be written shows when it is opened
+    return 0;  // it is not there; whether it can be written shows when it is opened
   }
   const std::string text = text_of(opened);
   ::close(opened);
@@ -245,6 +278,7 @@ void check_metrics(const std::string& where, const std::filesystem::path& file,
                 .expected = "no file, or one with a JSON object for each step",
                 .advice = "name another file"});
   }
+  return last.value_or(0);
 }
 
 class MetricsWriter::State {

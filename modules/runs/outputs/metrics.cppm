@@ -1,6 +1,7 @@
 export module tessera.runs:metrics;
 
 import tessera.base;
+import :ledger;
 
 // The metrics file: one JSON object per line, one line per step.
 
@@ -33,6 +34,10 @@ struct StepMetrics {
   Measures measures = {};
   /// The tokens of each expert of a mixture, by the mixture's name.
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> expert_tokens = {};
+  /// What rank 0 has booked since the step before, and from the start on what each rank has (after
+  /// steps that are validated; otherwise empty).
+  TimeBook ledger = {};
+  std::vector<TimeBook> ledger_ranks = {};
   std::optional<double> validation_loss;
   Measures validation_measures = {};
   /// Whose step it is: see metrics_owner.
@@ -55,10 +60,10 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);
 /// checkpoints.
 std::string metrics_owner(const std::filesystem::path& file, const std::string& checkpoints);
 
-/// Error (input) that begins with `where`: the file is of another run than `owner`'s, or not a
-/// metrics file; starting the run would lose what it holds.
-void check_metrics(const std::string& where, const std::filesystem::path& file,
-                   const std::string& owner);
+/// The last step that the file has; 0: none. Error (input) that begins with `where`: the file is of
+/// another run than `owner`'s, or not a metrics file; starting the run would lose what it holds.
+std::int64_t check_metrics(const std::string& where, const std::filesystem::path& file,
+                           const std::string& owner);
 
 /// Writes a metrics file where it is: links stay links, and a file that is there keeps its mode. It
 /// can also be a pipe that somebody reads, a device or a standard stream.

@@ -3,9 +3,11 @@ module;
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,6 +83,50 @@ double gemm_ceiling(collective::World& world) {
                                      (std::min(measuring, world.ranks_here()) * ops::threads()));
 }
 
+/// How long this rank waits for others in steps, and how much of it is because some are slow.
+class StepWaits {
+ public:
+  /// `alike`: see ranks_alike.
+  StepWaits(collective::World& world, const std::vector<std::vector<int>>& alike) : world_(world) {
+    const auto own = std::ranges::find_if(alike, [&](const std::vector<int>& group) {
+      return std::ranges::find(group, world.rank()) != group.end();
+    });
+    alike_ = own == alike.end() ? std::vector{world.rank()} : *own;
+    before_.resize(alike_.size());
+  }
+
+  /// Seconds of this rank's waits until now. `step`: the last one that is done.
+  double until_now(std::int64_t step) {
+    world_.tell_waits(step);
+    return world_.waits_of(world_.rank()).seconds;
+  }
+
+  /// The share of a rank's waits that ranks alike have not had, since the call before; every rank
+  /// has told of its waits.
+  double slow_share() {
+    double least = std::numeric_limits<double>::infinity();
+    double own = 0;
+    for (std::size_t i = 0; i < alike_.size(); ++i) {
+      const double now = world_.waits_of(alike_[i]).seconds;
+      const double waited = now - std::exchange(before_[i], now);
+      least = std::min(least, waited);
+      own = alike_[i] == world_.rank() ? waited : own;
+    }
+    return own > 0 ? std::clamp(1 - least / own, 0.0, 1.0) : 0;
+  }
+
+ private:
+  collective::World& world_;
+  std::vector<int> alike_;
+  std::vector<double> before_;
+};
+
+/// Books from the end of the ranks before these on, where there were some.
+TimeLedger ledger_of(const StartPoint& start, const TimeBoard::Entry& before) {
+  return before.time > 0 ? TimeLedger(before.time, TimeUse::heal, before.book)
+                         : TimeLedger(start.time_begun, TimeUse::start);
+}
+
 /// The run of one rank, with its outputs.
 class RankRun {
  public:
@@ -91,6 +137,11 @@ class RankRun {
         world_(world),
         kept_(start.kept),
         told_(kept_ != nullptr ? kept_->told() : -1),
+        board_(start.board),
+        before_(board_ != nullptr ? board_->get(world.number_here()) : TimeBoard::Entry()),
+        ledger_(ledger_of(start, before_)),
+        booked_(before_.book),
+        repeats_to_(std::max(start.told, before_.step)),
         trace_(run.config, to_string(make_mesh(run.config)), start.step, world) {
     ops::set_threads(threads_of_rank(run.config));
     world.set_background(run.config.mesh.background);
@@ -104,12 +155,14 @@ class RankRun {
     device_ = device_of(run.config, world.number_here(), world.ranks_here());
     kernels_.emplace([&](StepContext& step) { step.planned_device = device_.type; });
     trainer_ = std::make_unique<Trainer>(run, device_);
+    trainer_->set_ledger(&ledger_);
     if (start.from_kept) {
       trainer_->resume(*start.kept);
     } else if (start.checkpoint) {
       trainer_->resume(*start.checkpoint);
     }
     if (run.config.graph.capture) {
+      const TimeScope captures(&ledger_, TimeUse::capture);
       trainer_->capture_ahead();
       compare_programs(world, trainer_->program());
     }
@@ -132,6 +185,9 @@ class RankRun {
     if (world.rank() == 0 && world.size() > 1 && run.config.log.stragglers > 0) {
       stragglers_.emplace(ranks_alike(trainer_->training().plan()), run.config.log.stragglers);
     }
+    if (world.size() > 1) {
+      waits_.emplace(world, ranks_alike(trainer_->training().plan()));
+    }
     checkpoints_.emplace(
         trainer_->checkpoints([this](const std::string& text) { note(text); }, start.kept));
     world.everyone().barrier();
@@ -153,6 +209,7 @@ class RankRun {
  private:
   int take_all() {
     const std::int64_t steps = run_.config.train.steps;
+    ledger_.enter(TimeUse::save);  // what is due before the first step
     const bool stopped =
         take_steps(world_, trainer_->training(), *checkpoints_,
                    {.steps = steps,
@@ -163,6 +220,8 @@ class RankRun {
                         },
                     .is_evaluated = [&](std::int64_t step) { return validates_after(step); },
                     .after_step = [&](bool stop) { after_step(stop); }});
+    ledger_.enter(TimeUse::end);
+    note_ledger();
     if (stopped) {
       note(fmt::format("interrupted after step {}; {}", trainer_->done(),
                        how_to_continue(run_.config)));
@@ -173,7 +232,20 @@ class RankRun {
     return incomplete_outputs().empty() ? 0 : incomplete_code;
   }
 
+  /// What follows is a save, if one is due.
   void after_step(bool stop) {
+    if (waits_) {
+      const double share = waits_->slow_share();
+      const double agreeing = waits_->until_now(trainer_->done()) - waited_;
+      ledger_.move(TimeUse::compute, TimeUse::communication, agreeing, before_step_);
+      ledger_.move(TimeUse::communication, TimeUse::slow_ranks, share * (step_waits_ + agreeing),
+                   before_step_);
+    }
+    if (board_ != nullptr) {
+      board_->put(world_.number_here(), {.time = steady_seconds(),
+                                         .step = std::max(trainer_->done(), repeats_to_),
+                                         .book = ledger_.book()});
+    }
     if (trace_.after_step(trainer_->done(), stop)) {
       note("trace written: " + run_.config.trace.file);
     }
@@ -191,15 +263,22 @@ class RankRun {
       }
       note("peak memory of rank 0: " + memory_text(memory_statistics(device_)));
     }
+    ledger_.enter(TimeUse::save);
   }
 
   void one_step(bool looked_at) {
     const RunSpec& config = run_.config;
+    ledger_.enter(TimeUse::compute);
+    before_step_ = ledger_.book();
+    const double waits = waits_ ? waits_->until_now(trainer_->done()) : 0;
+    const std::int64_t recorded = trainer_->replays().recorded;
     const auto start = std::chrono::steady_clock::now();
     StepResult result;
     run_phase(fmt::format("step {}", trainer_->done() + 1),
               [&] { result = trainer_->step(looked_at); });
     const double seconds = seconds_since(start);
+    step_waits_ = waits_ ? waits_->until_now(trainer_->done()) - waits : 0;
+    book_step(trainer_->replays().recorded > recorded);
     StepMetrics metrics;
     metrics.step = trainer_->done();
     metrics.loss = result.loss;
@@ -222,18 +301,55 @@ class RankRun {
     add_loads(metrics);
     try {
       if (validates_after(trainer_->done())) {
+        const TimeScope validates(&ledger_, TimeUse::validation);
         const auto began = std::chrono::steady_clock::now();
         if (std::optional<Validation> validation = trainer_->validate()) {
           span("validation", metrics.step, seconds_since(began));
           metrics.validation_loss = validation->loss;
           metrics.validation_measures = std::move(validation->measures);
         }
+        metrics.ledger_ranks = books_of_ranks();
       }
     } catch (...) {
       tell(metrics);  // the step itself was taken
       throw;
     }
     tell(metrics);
+    waited_ = waits_ ? waits_->until_now(trainer_->done()) : 0;
+  }
+
+  /// Divides the time of a step, which is booked as computing and reading.
+  void book_step(bool recorded) {
+    if (trainer_->done() <= repeats_to_) {
+      ledger_.move_all(TimeUse::repeated, before_step_);
+      step_waits_ = 0;
+      return;
+    }
+    ledger_.move(TimeUse::compute, TimeUse::communication, step_waits_, before_step_);
+    if (recorded) {
+      ledger_.move(TimeUse::compute, TimeUse::capture, std::numeric_limits<double>::infinity(),
+                   before_step_);
+    }
+  }
+
+  /// By rank. All ranks call it together.
+  std::vector<TimeBook> books_of_ranks() {
+    const TimeBook own = ledger_.book();
+    std::vector<TimeBook> all(static_cast<std::size_t>(world_.size()));
+    std::vector<double> seconds(all.size() * time_use_count);
+    world_.everyone().all_gather(own.seconds.data(), seconds.data(), time_use_count, DType::f64);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      std::copy_n(seconds.begin() + static_cast<std::ptrdiff_t>(rank * time_use_count),
+                  time_use_count, all[rank].seconds.begin());
+    }
+    return all;
+  }
+
+  /// All ranks call it together.
+  void note_ledger() {
+    for (const std::string& line : ledger_lines(books_of_ranks())) {
+      note(line);
+    }
   }
 
   void add_loads(StepMetrics& metrics) {
@@ -252,10 +368,12 @@ class RankRun {
 
   /// What ranks that died have told of a step is not told again, but for files: these begin where
   /// the run continues.
-  void tell(const StepMetrics& metrics) {
+  void tell(StepMetrics& metrics) {
     if (world_.rank() != 0) {
       return;
     }
+    const TimeBook book = ledger_.book();
+    metrics.ledger = book - std::exchange(booked_, book);
     listeners_.step({.metrics = metrics,
                      .gemm_share = step_flops_ / metrics.seconds / ceiling_,
                      .again = metrics.step <= told_});
@@ -303,8 +421,17 @@ class RankRun {
   const Run& run_;
   double step_flops_;
   collective::World& world_;
-  MemoryStateStore* kept_;  // null: no state is kept in memory
-  std::int64_t told_;       // the last step that ranks before these have told
+  MemoryStateStore* kept_;   // null: no state is kept in memory
+  std::int64_t told_;        // the last step that ranks before these have told
+  TimeBoard* board_;         // null: the run does not heal
+  TimeBoard::Entry before_;  // what the rank in this one's place has booked
+  TimeLedger ledger_;
+  TimeBook booked_;                 // what the metrics have
+  std::int64_t repeats_to_;         // steps up to this one had been taken before
+  TimeBook before_step_ = {};       // what was booked before the step that is being taken
+  double waited_ = 0;               // seconds for which this rank has waited, after it
+  double step_waits_ = 0;           // seconds of it
+  std::optional<StepWaits> waits_;  // none: the rank is alone
   Device device_ = cpu;
   std::optional<StepScope> kernels_;  // those that are planned for
   std::unique_ptr<Trainer> trainer_;

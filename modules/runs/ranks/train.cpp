@@ -122,12 +122,13 @@ void check_start(OpenedRun& opened, bool weight_values) {
   });
   run.base_hash = opened.start.base_hash;
   opened.start.identity = run_identity(run.config);
+  opened.start.time_begun = opened.begun;
   check_folder(run.config, opened.start);
   trace_range(run.config, opened.start.step);
   const std::string& metrics = run.config.log.metrics;
   if (opened.first && !metrics.empty()) {
-    check_metrics(run.config.place("log.metrics"), metrics,
-                  metrics_owner(metrics, run.config.checkpoint.folder));
+    opened.start.told = check_metrics(run.config.place("log.metrics"), metrics,
+                                      metrics_owner(metrics, run.config.checkpoint.folder));
   }
 }
 

@@ -3,6 +3,7 @@ export module tessera.runs:train;
 import tessera.base;
 import :spec;
 import :facts;
+import :ledger;
 import :run_lock;
 import :own_task;
 import :task;
@@ -18,6 +19,7 @@ struct OpenedRun {
   Run run = {};
   Facts facts = {};
   StartPoint start = {};
+  double begun = steady_seconds();
   bool first = true;  // of the processes that another program started: the one that prints
   // Nothing is looked at that another run may be changing, and nothing is written, without it.
   std::unique_ptr<RunLock> lock = {};

@@ -7,6 +7,7 @@ import tessera.graph;
 import tessera.checkpoint;
 import tessera.train;
 import :fingerprint;
+import :ledger;
 import :rates;
 import :spec;
 import :task;
@@ -42,6 +43,9 @@ struct StartPoint {
   bool from_kept = false;            // it continues from there, whatever checkpoint there is
   std::int64_t begun = 0;            // with `kept`: steps that were done when the run began
   std::string identity = {};         // see run_identity
+  double time_begun = 0;             // by steady_seconds(): when the run was opened
+  std::int64_t told = 0;  // the last step that the metrics file has of the run that is continued
+  TimeBoard* board = nullptr;  // with `kept`: what the ranks book, for those that replace them
 };
 
 /// Whether graph.mode captures the step of one rank, and places it.

@@ -128,7 +128,10 @@ StepResult Trainer::step(const StepRows& rows, bool last) {
        .tokens = rows.all * run_.config.row_sequences() * run_.config.data.seq_len,
        .parts = setup_.parts,
        .last_train_step = last},
-      functions([this](const BatchPart& part) { return task_->rows(part); }));
+      functions([this](const BatchPart& part) {
+        const TimeScope reads(ledger_, TimeUse::data);
+        return task_->rows(part);
+      }));
 }
 
 StepFunctions Trainer::functions(std::function<Tensors(const BatchPart&)> rows) const {

@@ -15,6 +15,7 @@ import tessera.optim;
 import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
+import :ledger;
 import :metrics;
 import :training_run;
 import :task;
@@ -43,6 +44,10 @@ class Trainer {
   /// the state is kept after every step; null: nowhere.
   RunCheckpoints checkpoints(std::function<void(const std::string&)> say,
                              MemoryStateStore* kept = nullptr);
+
+  /// Where steps book the time in which rows are read and programs made; null: nowhere. It must
+  /// live as long.
+  void set_ledger(TimeLedger* ledger) { ledger_ = ledger; }
 
   /// Step number done() (counted from 0).
   /// `last`: see StepBatch::last_train_step.
@@ -113,6 +118,7 @@ class Trainer {
   std::unique_ptr<RankTask> task_;
   std::unique_ptr<ExpertLoads> expert_loads_;
   std::unique_ptr<Training> training_;
+  TimeLedger* ledger_ = nullptr;
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
 };
 
