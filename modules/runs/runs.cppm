@@ -23,6 +23,7 @@ export import :metrics;       // the metrics file
 export import :event_file;    // TensorBoard's event files
 export import :progress;      // the progress lines
 export import :listeners;     // all who are told of them, the sinks too
+export import :model_card;    // what an exported model was trained on
 export import :recorder;      // what a rank does during some steps, with times
 export import :traced_steps;  // which steps are traced
 export import :trace_file;    // the trace file

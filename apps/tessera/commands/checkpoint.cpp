@@ -214,6 +214,18 @@ void check_form(const ExportArguments& arguments, const std::string& dtype) {
   }
 }
 
+/// Says in the folder what was trained on what.
+void write_card(const CheckpointReader& reader, const ExportArguments& arguments,
+                const fs::path& folder, const std::string& what) {
+  const std::string name = fs::absolute(arguments.folder).lexically_normal().filename().string();
+  write_text((folder / "README.md").string(), runs::model_card(reader, name, what));
+}
+
+std::string text_of(const hub::ModelShape& model) {
+  return fmt::format("{}, {} parameters", model.family,
+                     format_count(static_cast<double>(model.parameters())));
+}
+
 void export_adapter(const ExportArguments& arguments, const CheckpointReader& reader,
                     const hub::Updates& updates, const hub::ModelShape& model) {
   if (updates.empty()) {
@@ -230,9 +242,10 @@ void export_adapter(const ExportArguments& arguments, const CheckpointReader& re
     const std::string base = start_folder(reader);
     tensors =
         hub::write_peft(reader, updates, "model.", base, hub::type_named(dtype), folder.string());
+    write_card(reader, arguments, folder, "An adapter (LoRA) of a " + text_of(model));
   });
   fmt::print(
-      "{} tensors of the updates of {} layers as {}, and adapter_config.json, written to "
+      "{} tensors of the updates of {} layers as {}, adapter_config.json and README.md, written to "
       "{}\n",
       tensors, updates.size(), dtype, arguments.folder);
 }
@@ -378,6 +391,7 @@ void export_classes(const ExportArguments& arguments, const hub::WholeCheckpoint
   std::string with;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     model.write(merged, folder.string());
+    write_card(reader, arguments, folder, model.what);
     const std::string images = encoders::stored_image_processor(reader.meta());
     if (!images.empty()) {
       write_text((folder / "preprocessor_config.json").string(), images);
@@ -502,6 +516,10 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     const ExportSource source = source_of(reader);
     written = arguments.gguf ? write_gguf(source, model, named, arguments, folder)
                              : write_hub(source, model, named, arguments, folder);
+    if (!arguments.gguf) {
+      write_card(reader, arguments, folder, text_of(model));
+      written.with += ", README.md";
+    }
     if (texts && texts->own_template && !arguments.gguf) {
       write_text((folder / "chat_template.jinja").string(), texts->opened.chat_template);
     }

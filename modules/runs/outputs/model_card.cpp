@@ -1,0 +1,99 @@
+module;
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+#include <tessera/json.hpp>
+#include <tessera/json_reading.hpp>
+#include <vector>
+module tessera.runs;
+
+import tessera.base;
+import tessera.checkpoint;
+import tessera.train;
+
+namespace tessera::runs {
+namespace {
+
+using Json = nlohmann::json;
+
+// What somebody needs to train the model again, and no place where this machine writes.
+constexpr std::string_view sections[] = {"model",    "data",    "train", "dpo",  "optimizer",
+                                         "parallel", "experts", "mesh",  "graph"};
+
+/// As a cell of a table: one line, and no character that ends the cell.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    out += c == '|' ? "\\|" : c == '\n' || c == '\r' ? " " : std::string(1, c);
+  }
+  return out;
+}
+
+/// A value in a cell: as code, with a fence that the value does not have.
+std::string code(const std::string& text) {
+  std::string fence = "`";
+  while (text.find(fence) != std::string::npos) {
+    fence += '`';
+  }
+  const std::string space = fence.size() > 1 ? " " : "";
+  return fence + space + cell(text) + space + fence;
+}
+
+/// The config's sections that say what was trained, as indented JSON.
+std::string config_text(const Json& config) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  for (const std::string_view section : sections) {
+    if (const auto found = config.find(section); found != config.end()) {
+      out[std::string(section)] = *found;
+    }
+  }
+  return json_text(out, 2);
+}
+
+/// A fence for a block of code, longer than any in the text.
+std::string block_fence(const std::string& text) {
+  std::string fence = "```";
+  while (text.find(fence) != std::string::npos) {
+    fence += '`';
+  }
+  return fence;
+}
+
+std::string text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+std::string model_card(const CheckpointReader& checkpoint, const std::string& name,
+                       const std::string& what) {
+  const TrainingProgress progress = read_training_progress(checkpoint);
+  return reading_json(checkpoint.path(), [&] {
+    const Json meta = parse_json(checkpoint.meta());
+    const Json config = meta.value("config", Json::object());
+    const Json fingerprint = meta.value("fingerprint", Json::object());
+    std::string card = fmt::format("# {}\n\n", cell(name));
+    card += fmt::format("{}, trained by Tessera {}: {}, {}.\n", cell(what),
+                        cell(text_of(meta, "written_by")), count_text(progress.step, "step"),
+                        count_text(progress.tokens, "token"));
+    const std::string from = text_of(config.value("model", Json::object()), "from");
+    card += from.empty() ? "It began with random weights.\n"
+                         : fmt::format("It began with the weights of {}.\n", code(from));
+    card +=
+        "\n## What determines it\n\n"
+        "Hashes are of contents: two runs with all of these values train on the same rows, in the "
+        "same order, from the same weights.\n\n"
+        "| key | value |\n| --- | --- |\n";
+    for (const auto& [key, value] : fingerprint.items()) {
+      card += fmt::format("| {} | {} |\n", code(key), code(json_text(value)));
+    }
+    const std::string text = config_text(config);
+    const std::string fence = block_fence(text);
+    card += fmt::format("\n## The config\n\n{}json\n{}\n{}\n", fence, text, fence);
+    return card;
+  });
+}
+
+}  // namespace tessera::runs
