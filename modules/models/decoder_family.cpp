@@ -655,9 +655,12 @@ std::vector<std::string> DecoderFamily::further_tensors(const ModelSizes& sizes)
 
 GgufForm DecoderFamily::gguf() const { return gguf_form(traits_); }
 
+ModelSizes DecoderFamily::gguf_sizes(const ModelSizes& sizes) const {
+  return models::gguf_sizes(traits_, sizes, shape_of(sizes));
+}
 std::vector<HubTensor> DecoderFamily::gguf_tensors(const ModelSizes& sizes) const {
   return traits_.gguf.form.architecture.empty() ? std::vector<HubTensor>()
-                                                : models::gguf_tensors(traits_, shape_of(sizes));
+                                                : models::gguf_tensors(traits_, shape_of(sizes), variant_of(traits_, sizes));
 }
 
 std::vector<std::string> DecoderFamily::packed_forms() const {

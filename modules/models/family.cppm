@@ -116,6 +116,9 @@ class ModelFamily {
   /// Their names and forms of the parameters. With GgufForm::split_latents `kv_b_proj.keys` and
   /// `.values` are the two parts of that projection.
   virtual std::vector<HubTensor> gguf_tensors(const ModelSizes& sizes) const;
+  /// Sizes of the same model in the words that GGUF files have: what follows from others is a
+  /// number of its own. The default: these.
+  virtual ModelSizes gguf_sizes(const ModelSizes& sizes) const;
   /// Text before a layer's number in its name, "model.layers.", and the size that counts them.
   struct Layers {
     std::string prefix;

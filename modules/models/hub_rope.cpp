@@ -280,7 +280,7 @@ HubRope HubConfig::rope(std::span<const std::string> kinds, double theta, const 
     if (!present(object, "rope_theta")) {
       return;
     }
-    const double value = state_->positive(object, "rope_theta", 1);
+    const double value = positive_number(object, "rope_theta", 1, state_->problems);
     if (given && *given != value) {
       problem(fmt::format("rope_theta is given twice, as {} and as {}; remove one of the two",
                           *given, value));

@@ -1,4 +1,5 @@
 module;
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -17,6 +18,11 @@ namespace {
 constexpr std::int64_t layers_of_70b = 80;
 constexpr std::int64_t experts_of_mixtral = 8;
 constexpr std::string_view layer_prefix = "blk.";
+
+/// Parts of names of tensors that llama-quantize never rounds.
+constexpr std::string_view small_parts[] = {"_norm.weight", "ffn_gate_inp.weight", "altup",
+                                            "laurel",       "per_layer_model_proj", "ssm_conv1d",
+                                            "shortconv.conv.weight"};
 
 /// Rows that are no whole blocks have a type with smaller ones, or F16.
 std::string fitting(const std::string& type, std::int64_t row) {
@@ -45,8 +51,9 @@ DType WrittenTypes::dtype(const std::string& type) {
 
 std::string WrittenTypes::of(const std::string& name, const Dims& shape) const {
   // Biases of experts are a matrix, the norms of heads may be one; one of one row is a vector.
-  const bool rounded = shape.size() >= 2 && shape[0] > 1 && name.ends_with(".weight") &&
-                       !name.ends_with("_norm.weight") && !name.ends_with(".ffn_gate_inp.weight");
+  const bool is_small = std::ranges::any_of(
+      small_parts, [&](std::string_view part) { return name.find(part) != std::string::npos; });
+  const bool rounded = shape.size() >= 2 && shape[0] > 1 && name.ends_with(".weight") && !is_small;
   if (!rounded) {
     return "F32";
   }
