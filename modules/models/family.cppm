@@ -116,9 +116,6 @@ class ModelFamily {
   /// Their names and forms of the parameters. With GgufForm::split_latents `kv_b_proj.keys` and
   /// `.values` are the two parts of that projection.
   virtual std::vector<HubTensor> gguf_tensors(const ModelSizes& sizes) const;
-  /// Sizes of the same model in the words that GGUF files have: what follows from others is a
-  /// number of its own. The default: these.
-  virtual ModelSizes gguf_sizes(const ModelSizes& sizes) const;
   /// Text before a layer's number in its name, "model.layers.", and the size that counts them.
   struct Layers {
     std::string prefix;
@@ -129,6 +126,9 @@ class ModelFamily {
   /// Parameters that show every size. A stored model is compared with them first, so that the work
   /// depends on what is stored, not on what config.json claims.
   virtual std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const = 0;
+  /// Sizes of the same model in the words that GGUF files have: what follows from others is a
+  /// number of its own. The default: these.
+  virtual ModelSizes gguf_sizes(const ModelSizes& sizes) const;
 };
 
 /// The family of this name: a built-in one, or what a plugin or a family file provides; it lives as

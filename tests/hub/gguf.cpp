@@ -486,4 +486,6 @@ TEST_CASE("a model of a newer family that GGUF cannot describe is refused by wha
   has(exported("qwen3_next"), "it has one number for linear_key_head_dim and linear_value_head_dim");
   has(exported("minicpm3"), "model.embedding_scale, model.ffn_bias, model.logit_base");
   has(exported("falcon"), "model.biases");
+  has(exported("gemma4_text"), "its last 1 layers share keys of the two layers before them");
+  has(exported("apertus"), "model.attention_bias");
 }

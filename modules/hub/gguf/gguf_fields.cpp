@@ -75,6 +75,7 @@ class FieldWriter {
     write_layers();
     write_windowed();
     write_widths();
+    check_shared_layers();
     set(own("vocab_size"), "u32", config_.at(form_.vocab_key));
     write_heads();
     write_windows();
@@ -282,6 +283,27 @@ class FieldWriter {
       values.push_back(layer < layers() - shared ? width : 2 * width);
     }
     set_list(own("feed_forward_length"), std::move(values));
+  }
+
+  /// Programs of ggml use keys and values of the last layer before those that share some, and of
+  /// the one before it for layers with a window. Error (input): the model uses others.
+  void check_shared_layers() const {
+    const auto shared = form_.keys.find(shared_field);
+    const Json count = shared == form_.keys.end() ? Json() : config_.value(shared->second, Json());
+    const std::int64_t first = layers() - (count.is_number() ? count.get<std::int64_t>() : 0);
+    for (std::int64_t layer = first; layer < layers(); ++layer) {
+      const bool windowed = has_window(layer);
+      const bool fits = first > (windowed ? 1 : 0) && !has_window(first - 1) &&
+                        (!windowed || has_window(first - 2));
+      if (!fits) {
+        fail_input({.thing = "a GGUF file",
+                    .wrong = fmt::format("its last {} layers share keys of the two layers before "
+                                         "them, of which the first one has a window and the other "
+                                         "one none; here they are others",
+                                         layers() - first),
+                    .advice = "export it for transformers"});
+      }
+    }
   }
 
   /// Where the last kind is each so many-th layer.
