@@ -208,8 +208,8 @@ ModelSizes gguf_sizes(const DecoderTraits& traits, ModelSizes sizes,
       sizes.values.set(property->key, value);
     }
   };
-  if (const auto* const adjusted = property_setting(
-          traits, decoder_field<&Shape::ffn_rule, &nn::WidthRule::gated_share>)) {
+  if (const auto* const adjusted =
+          property_setting(traits, decoder_field<&Shape::ffn_rule, &nn::WidthRule::gated_share>)) {
     sizes.values.set("ffn_dim", shape.ffn_extent());
     set(adjusted, false);
     for (const DecoderProperty* const of_rule :
@@ -224,6 +224,10 @@ ModelSizes gguf_sizes(const DecoderTraits& traits, ModelSizes sizes,
   if (shape.experts == 0) {  // without influence
     set(property_setting(traits, decoder_field<&Shape::expert_dim>),
         sizes.values.integer("ffn_dim"));
+    set(property_setting(traits, decoder_field<&Shape::experts_per_token>), std::int64_t{0});
+  }
+  if (shape.last_expert_layer == shape.layers - 1) {
+    set(property_setting(traits, decoder_field<&Shape::last_expert_layer>), std::int64_t{-1});
   }
   using Recurrent = nn::RecurrentOptions;
   const nn::RecurrentOptions recurrent = shape.recurrence();

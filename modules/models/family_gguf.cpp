@@ -43,11 +43,10 @@ constexpr NamedField<GgufLayers> layers_fields[] = {
     named_field<&GgufLayers::key>("key"), named_field<&GgufLayers::numbers>("numbers"),
     named_field<&GgufLayers::interval>("interval"),
     named_field<&GgufLayers::usual_interval>("usual_interval")};
-constexpr NamedField<GgufLayerKind> kind_fields[] = {named_field<&GgufLayerKind::word>("word"),
-                                                     named_field<&GgufLayerKind::field>("field"),
-                                                     named_field<&GgufLayerKind::key>("key"),
-                                                     named_field<&GgufLayerKind::architecture>(
-                                                         "architecture")};
+constexpr NamedField<GgufLayerKind> kind_fields[] = {
+    named_field<&GgufLayerKind::word>("word"), named_field<&GgufLayerKind::field>("field"),
+    named_field<&GgufLayerKind::key>("key"),
+    named_field<&GgufLayerKind::architecture>("architecture")};
 
 constexpr std::pair<const char*, GgufTensorForm> tensor_forms[] = {
     {"negative_exp", GgufTensorForm::negative_exp},
@@ -135,8 +134,9 @@ void read_choice(FamilyTables& in, const toml::table& table, const std::string& 
     }
   }
   if (!fits) {
-    in.problem(table, where + " expected a `field`, `values` (pairs of a value of the field and one "
-                              "of the key) and the value `otherwise`");
+    in.problem(table, where +
+                          " expected a `field`, `values` (pairs of a value of the field and one "
+                          "of the key) and the value `otherwise`");
   }
 }
 
@@ -168,9 +168,10 @@ void read_layers(FamilyTables& in, const toml::table& table, GgufLayers& to) {
                     std::ranges::count_if(to.kinds, without_field) == 1 &&
                     without_field(to.kinds.back()) && (!to.numbers || to.kinds.size() == 2);
   if (!fits) {
-    in.problem(table,
-               "gguf.layers: expected a `key` and two or more kinds, all with a `field` but the last "
-               "one (with `numbers`: two)");
+    in.problem(
+        table,
+        "gguf.layers: expected a `key` and two or more kinds, all with a `field` but the last "
+        "one (with `numbers`: two)");
   }
 }
 
@@ -182,11 +183,10 @@ void read_family_gguf(FamilyTables& in, DecoderTraits& traits) {
     return;
   }
   GgufForm& form = traits.gguf.form;
-  in.set_fields(
-      *table, "gguf.", gguf_fields, form,
-      {"architecture", "when", "keys", "also", "fields", "written", "config", "choices", "every",
-       "layers", "forms", "present", "lacking", "windowed", "numbers", "modules", "form_modules",
-       "fused"});
+  in.set_fields(*table, "gguf.", gguf_fields, form,
+                {"architecture", "when", "keys", "also", "fields", "written", "config", "choices",
+                 "every", "layers", "forms", "present", "lacking", "windowed", "numbers", "modules",
+                 "form_modules", "fused"});
   in.required(*table, "architecture", form.architecture);
   read_values(in, *table, "when", form.when);
   read_values(in, *table, "fields", form.fields);

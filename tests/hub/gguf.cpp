@@ -407,18 +407,18 @@ TEST_CASE("what a file says of its layers is checked") {
   CHECK(types(number(0)) == nlohmann::json{linear, linear, linear, linear});
   has(problem(*next.written, {{"qwen3next.ssm.inner_size", number(17)}}),
       "it is not the product of linear_num_value_heads and linear_value_head_dim (got 17)");
-  CHECK(config(*next.written, {{"qwen3next.block_count", number(5)},
-                               {"qwen3next.attention.recurrent_layers", list({1, 1, 1, 0, 0})},
-                               {"qwen3next.nextn_predict_layers", number(1)}})["num_hidden_layers"] ==
-        4);
+  CHECK(config(*next.written,
+               {{"qwen3next.block_count", number(5)},
+                {"qwen3next.attention.recurrent_layers", list({1, 1, 1, 0, 0})},
+                {"qwen3next.nextn_predict_layers", number(1)}})["num_hidden_layers"] == 4);
   has(problem(*next.written, {{"qwen3next.nextn_predict_layers", number(4)}}),
       "it is not a number of layers (got 4)");
   const FamilyFile llama = family_file("gguf_families/llama4_text");
   CHECK(config(*llama.written, {})["moe_layers"] == nlohmann::json{1, 3});
   CHECK(config(*llama.written, {})["use_qk_norm"] == true);
   CHECK(config(*llama.written, {{"llama4.expert_count", number(128)}})["use_qk_norm"] == false);
-  CHECK(config(*llama.written,
-               {{"llama4.interleave_moe_layer_step", number(0)}})["moe_layers"].empty());
+  CHECK(config(*llama.written, {{"llama4.interleave_moe_layer_step", number(0)}})["moe_layers"]
+            .empty());
   has(problem(*llama.written, {{"llama4.interleave_moe_layer_step", number(-1)}}),
       "it is not a number of layers (got -1)");
   const FamilyFile gemma = family_file("gguf_families/gemma4_text");
@@ -483,7 +483,8 @@ TEST_CASE("a model of a newer family that GGUF cannot describe is refused by wha
   has(exported("mamba2"), "field 'mamba2.ssm.group_count': it is not supported (expected 1)");
   has(exported("lfm2"), "model.recurrent_bias");
   has(exported("llama4"), "model.attention_bias, model.chunk");
-  has(exported("qwen3_next"), "it has one number for linear_key_head_dim and linear_value_head_dim");
+  has(exported("qwen3_next"),
+      "it has one number for linear_key_head_dim and linear_value_head_dim");
   has(exported("minicpm3"), "model.embedding_scale, model.ffn_bias, model.logit_base");
   has(exported("falcon"), "model.biases");
   has(exported("gemma4_text"), "its last 1 layers share keys of the two layers before them");

@@ -213,17 +213,16 @@ class FormsOfFile {
                     .got = to_string(info.shape)});
       }
     }
-    conversions_[name] = {
-        .from = {name},
-        .rows = {info.shape[0]},
-        .unit = shape[0],
-        .make = [steps, to_model = to_model_](const std::vector<Tensor>& whole) {
-          Tensor made = whole[0];
-          for (const TensorForm& step : steps) {
-            made = to_model ? step.to_model(made) : step.to_file(made);
-          }
-          return made;
-        }};
+    conversions_[name] = {.from = {name},
+                          .rows = {info.shape[0]},
+                          .unit = shape[0],
+                          .make = [steps, to_model = to_model_](const std::vector<Tensor>& whole) {
+                            Tensor made = whole[0];
+                            for (const TensorForm& step : steps) {
+                              made = to_model ? step.to_model(made) : step.to_file(made);
+                            }
+                            return made;
+                          }};
     made_.emplace(name, TensorInfo{info.dtype, shape});
   }
 
@@ -420,8 +419,7 @@ std::map<std::string, Tensor> numbers_of_fields(const TensorSource& file,
   }
   const Json fields = parse_json(file.meta()).value("gguf", Json::object());
   const std::int64_t layers = sizes.values.integer("layers");
-  for (const auto& [parameter, field] : form.numbers) {
-    const std::string name = fmt::format("{}.{}", form.architecture, field);
+  for (const auto& [parameter, name] : form.numbers) {
     const Json found = fields.value(name, Json::object());
     const Json list = found.value("values", Json::array());
     const Json one = found.value("value", Json());
@@ -432,9 +430,8 @@ std::map<std::string, Tensor> numbers_of_fields(const TensorSource& file,
                     .wrong = fmt::format("there is no number for layer {} of {}", layer, layers)});
       }
       const float value = number.get<float>();
-      tensors[layer_parameter(layer, parameter)] =
-          from_values(std::span<const float>(&value, 1),
-                      parameter.ends_with(only_entry) ? Dims{1} : Dims{});
+      tensors[layer_parameter(layer, parameter)] = from_values(
+          std::span<const float>(&value, 1), parameter.ends_with(only_entry) ? Dims{1} : Dims{});
     }
   }
   return tensors;
@@ -449,8 +446,7 @@ Json fields_of_numbers(const TensorSource& parameters, const models::GgufForm& f
     for (std::int64_t layer = 0; layer < layers; ++layer) {
       values.push_back(to_doubles(parameters.read(layer_parameter(layer, parameter))).at(0));
     }
-    fields[fmt::format("{}.{}", form.architecture, field)] = {{"type", "f32"},
-                                                              {"values", std::move(values)}};
+    fields[field] = {{"type", "f32"}, {"values", std::move(values)}};
   }
   return fields;
 }

@@ -207,6 +207,7 @@ class ConfigReader {
         config_[key] = for_each_layer(config_[key]);
       }
     }
+    config_[form_.vocab_key] = info("token_embd.weight").shape[0];
     read_layers();
     read_keys();
     read_choices();
@@ -214,7 +215,6 @@ class ConfigReader {
       further_layers_ = static_cast<std::int64_t>(fields_.number(own(further_field)).value_or(0));
       config_[form_.keys.at(further_field)] = 0;  // they are not read
     }
-    config_[form_.vocab_key] = info("token_embd.weight").shape[0];
     if (!form_.config.contains(form_.tied_key)) {
       config_[form_.tied_key] = !file_.contains("output.weight");
     }
@@ -237,16 +237,13 @@ class ConfigReader {
     for (const auto& [key, tensors] : form_.lacking) {
       config_[key] = lacks_in_some_layer(tensors.first, tensors.second);
     }
-    for (const auto& [parameter, field] : form_.numbers) {
-      fields_.any(own(field));  // they are tensors here
-    }
     check_fields();
     read_tokens();
     const DType dtype = info("token_embd.weight").dtype;
     config_["torch_dtype"] = dtype == DType::f16    ? "float16"
                              : dtype == DType::bf16 ? "bfloat16"
                                                     : "float32";
-    for (const char* name : {"vocab_size", "rope.scaling.finetuned"}) {
+    for (const char* name : {vocab_field, "rope.scaling.finetuned"}) {
       fields_.find(own(name));
     }
     fields_.finish(own(""));
@@ -354,7 +351,8 @@ class ConfigReader {
       return;
     }
     if (further < 0 || further != std::floor(further) || further >= static_cast<double>(layers)) {
-      fields_.wrong(own(further_field), fmt::format("it is not a number of layers (got {})", further));
+      fields_.wrong(own(further_field),
+                    fmt::format("it is not a number of layers (got {})", further));
     }
     further_layers_ = static_cast<std::int64_t>(further);
     config_[form_.sizes.at("block_count")] = layers - further_layers_;
@@ -379,8 +377,7 @@ class ConfigReader {
     }
     for (const auto& [field, key] : form_.every) {
       const double period = fields_.number(own(field)).value_or(0);
-      if (period < 0 || period > static_cast<double>(most_layers) ||
-          period != std::floor(period)) {
+      if (period < 0 || period > static_cast<double>(most_layers) || period != std::floor(period)) {
         fields_.wrong(own(field), fmt::format("it is not a number of layers (got {})", period));
       }
       config_[key] = every_so_many(static_cast<std::int64_t>(period), shown_layers());
@@ -389,7 +386,10 @@ class ConfigReader {
 
   /// Finds the key of a sum or a product that is not known yet.
   void read_term(const std::string& field, const GgufTerm& term) {
-    const std::optional<double> value = fields_.number(own(field));
+    // Files may lack the number of tokens, which a tensor has.
+    const std::optional<double> value = field == vocab_field
+                                            ? config_.at(form_.vocab_key).get<double>()
+                                            : fields_.number(own(field));
     if (!value) {
       return;
     }
@@ -408,9 +408,9 @@ class ConfigReader {
     }
     const double none = term.product ? 1 : 0;
     if (unknown.empty() ? rest != none : rest < 0 || rest > 0x1p40 || rest != std::floor(rest)) {
-      fields_.wrong(own(field), fmt::format("it is not the {} of {} (got {})",
-                                            term.product ? "product" : "sum",
-                                            join_words(term.keys), *value));
+      fields_.wrong(own(field),
+                    fmt::format("it is not the {} of {} (got {})", term.product ? "product" : "sum",
+                                join_words(term.keys), *value));
     }
     if (!unknown.empty()) {
       config_[unknown] = static_cast<std::int64_t>(rest);
@@ -461,11 +461,11 @@ class ConfigReader {
       has_lists = has_lists || (is_there && !kind.field.empty());
     }
     const auto interval = static_cast<std::int64_t>(
-        layers.interval.empty() ? 0
-                                : std::clamp<double>(fields_.number(own(layers.interval))
-                                                         .value_or(static_cast<double>(
-                                                             layers.usual_interval)),
-                                                     0, static_cast<double>(most_layers)));
+        layers.interval.empty()
+            ? 0
+            : std::clamp<double>(fields_.number(own(layers.interval))
+                                     .value_or(static_cast<double>(layers.usual_interval)),
+                                 0, static_cast<double>(most_layers)));
     Json list = Json::array();
     for (std::int64_t layer = 0; layer < shown_layers(); ++layer) {
       std::size_t kind = layers.kinds.size() - 1;
@@ -632,8 +632,8 @@ class ConfigReader {
       }
       const Json types = config_.value("layer_types", Json::array());
       for (std::int64_t layer = 0; layer < shown_layers(); ++layer) {
-        const bool has_window = layer < std::ssize(types) &&
-                                types[static_cast<std::size_t>(layer)] == window_layer;
+        const bool has_window =
+            layer < std::ssize(types) && types[static_cast<std::size_t>(layer)] == window_layer;
         const Json value = value_of_layer(field, layer);
         const Json& same =
             config_.emplace(has_window ? keys.first : keys.second, value).first.value();
@@ -653,8 +653,9 @@ class ConfigReader {
     }
     const std::string field = "feed_forward_length";
     const std::int64_t layers = shown_layers();
-    const std::int64_t own_keys =
-        layers - static_cast<std::int64_t>(fields_.number(own(shared_field)).value_or(0));
+    const auto shared = static_cast<std::int64_t>(std::clamp<double>(
+        fields_.number(own(shared_field)).value_or(0), 0, static_cast<double>(layers)));
+    const std::int64_t own_keys = layers - shared;
     const Json first = layers > 0 ? value_of_layer(field, 0) : Json();
     if (!first.is_number() || first.get<double>() < 1 || first.get<double>() > 0x1p40) {
       fields_.wrong(own(field), "it is not a size");

@@ -31,7 +31,9 @@ using models::GgufForm;
 class FieldWriter {
  public:
   FieldWriter(const GgufForm& form, const GgufContent& content)
-      : form_(form), config_(parse_json(content.config)), content_(content),
+      : form_(form),
+        config_(parse_json(content.config)),
+        content_(content),
         architecture_(form.architecture) {
     for (const auto& [name, parts] : form_.nested_global) {
       flatten(config_.value(name, Json()), parts);
@@ -76,7 +78,7 @@ class FieldWriter {
     write_windowed();
     write_widths();
     check_shared_layers();
-    set(own("vocab_size"), "u32", config_.at(form_.vocab_key));
+    set(own(vocab_field), "u32", config_.at(form_.vocab_key));
     write_heads();
     write_windows();
     GgufFields written;
@@ -86,9 +88,7 @@ class FieldWriter {
   }
 
  private:
-  std::string own(std::string_view name) const {
-    return fmt::format("{}.{}", architecture_, name);
-  }
+  std::string own(std::string_view name) const { return fmt::format("{}.{}", architecture_, name); }
 
   /// Parts of an object for each layer without a window, all alike, as keys.
   void flatten(const Json& objects, const std::map<std::string, std::string>& parts) {
@@ -125,8 +125,22 @@ class FieldWriter {
   void set_list(const std::string& name, Json values) {
     const bool flags = !values.empty() && values[0].is_boolean();
     const bool fractions = !values.empty() && values[0].is_number_float();
-    fields_[name] = {{"type", flags ? "bool" : fractions ? "f32" : "i32"},
+    fields_[name] = {{"type", flags       ? "bool"
+                              : fractions ? "f32"
+                                          : "i32"},
                      {"values", std::move(values)}};
+  }
+
+  /// A size of config.json. Error (input): it is none.
+  std::int64_t size_of(const std::string& key) const {
+    const Json size = config_.value(key, Json());
+    if (!size.is_number_integer()) {
+      fail_input({.thing = "a GGUF file",
+                  .wrong = fmt::format("a field needs {} of config.json", key),
+                  .expected = "an integer",
+                  .got = shown(size.dump(), 40)});
+    }
+    return size.get<std::int64_t>();
   }
 
   /// The number that all terms are. Error (input): they differ.
@@ -135,16 +149,16 @@ class FieldWriter {
     for (const GgufTerm& term : terms) {
       std::int64_t value = term.product ? 1 : 0;
       for (const std::string& key : term.keys) {
-        const auto one = config_.at(key).get<std::int64_t>();
+        const std::int64_t one = size_of(key);
         value = term.product ? value * one : value + one;
       }
       if (number && *number != value) {
-        fail_input({.thing = "a GGUF file",
-                    .wrong = fmt::format("it has one number for {} and {}, which differ here",
-                                         fmt::join(terms[0].keys, " and "),
-                                         fmt::join(term.keys, " and ")),
-                    .got = fmt::format("{} and {}", *number, value),
-                    .advice = "export it for transformers"});
+        fail_input(
+            {.thing = "a GGUF file",
+             .wrong = fmt::format("it has one number for {} and {}, which differ here",
+                                  fmt::join(terms[0].keys, " and "), fmt::join(term.keys, " and ")),
+             .got = fmt::format("{} and {}", *number, value),
+             .advice = "export it for transformers"});
       }
       number = value;
     }
@@ -217,8 +231,8 @@ class FieldWriter {
         of_layers.at(list[i].get<std::size_t>()) = 0;
         continue;
       }
-      const auto kind = std::ranges::find(kinds, list[i].get<std::string>(),
-                                          &models::GgufLayerKind::word);
+      const auto kind =
+          std::ranges::find(kinds, list[i].get<std::string>(), &models::GgufLayerKind::word);
       if (kind == kinds.end()) {
         fail_input({.thing = "a GGUF file",
                     .wrong = fmt::format("files of the architecture {} have no layers '{}'",
@@ -272,12 +286,19 @@ class FieldWriter {
     }
   }
 
+  /// How many last layers use keys and values of others.
+  std::int64_t shared_layers() const {
+    const auto shared = form_.keys.find(shared_field);
+    const Json count = shared == form_.keys.end() ? Json() : config_.value(shared->second, Json());
+    return count.is_number() ? count.get<std::int64_t>() : 0;
+  }
+
   void write_widths() {
     if (form_.wide_shared.empty() || !config_.value(form_.wide_shared, false)) {
       return;
     }
-    const auto width = config_.at(form_.sizes.at("feed_forward_length")).get<std::int64_t>();
-    const auto shared = fields_.at(own(shared_field)).at("value").get<std::int64_t>();
+    const std::int64_t width = size_of(form_.sizes.at("feed_forward_length"));
+    const std::int64_t shared = shared_layers();
     Json values = Json::array();
     for (std::int64_t layer = 0; layer < layers(); ++layer) {
       values.push_back(layer < layers() - shared ? width : 2 * width);
@@ -288,9 +309,7 @@ class FieldWriter {
   /// Programs of ggml use keys and values of the last layer before those that share some, and of
   /// the one before it for layers with a window. Error (input): the model uses others.
   void check_shared_layers() const {
-    const auto shared = form_.keys.find(shared_field);
-    const Json count = shared == form_.keys.end() ? Json() : config_.value(shared->second, Json());
-    const std::int64_t first = layers() - (count.is_number() ? count.get<std::int64_t>() : 0);
+    const std::int64_t first = layers() - shared_layers();
     for (std::int64_t layer = first; layer < layers(); ++layer) {
       const bool windowed = has_window(layer);
       const bool fits = first > (windowed ? 1 : 0) && !has_window(first - 1) &&
@@ -408,8 +427,9 @@ class FieldWriter {
   }
 
   void write_pair_factors(const Json& rope, GgufFields& written) {
-    const auto pairs =
-        fields_.at(own("rope.dimension_count")).at("value").get<std::int64_t>() / 2;
+    const auto field = form_.also.find("rope.dimension_count");
+    const std::int64_t pairs =
+        (field == form_.also.end() ? head_dim() : size_of(field->second)) / 2;
     std::vector<float> factors(static_cast<std::size_t>(std::max<std::int64_t>(pairs, 0)), 1);
     const double share = rope.value("partial_rotary_factor", 1.0);
     for (auto pair = static_cast<std::int64_t>(static_cast<double>(pairs) * share); pair < pairs;

@@ -13,6 +13,7 @@ inline constexpr std::string_view rope_part = "rope_scaling.";
 /// The key of the base of layers with a window, where rope_parameters tell them apart.
 inline constexpr const char* local_theta = "rope_parameters.sliding_attention.rope_theta";
 inline constexpr const char* local_theta_field = "rope.freq_base_swa";
+inline constexpr const char* vocab_field = "vocab_size";
 inline constexpr const char* window_field = "attention.sliding_window";
 inline constexpr const char* pattern_field = "attention.sliding_window_pattern";
 /// How many last layers use keys and values of others.

@@ -20,9 +20,9 @@ constexpr std::int64_t experts_of_mixtral = 8;
 constexpr std::string_view layer_prefix = "blk.";
 
 /// Parts of names of tensors that llama-quantize never rounds.
-constexpr std::string_view small_parts[] = {"_norm.weight", "ffn_gate_inp.weight", "altup",
-                                            "laurel",       "per_layer_model_proj", "ssm_conv1d",
-                                            "shortconv.conv.weight"};
+constexpr std::string_view small_parts[] = {
+    "_norm.weight", "ffn_gate_inp.weight",  "altup", "laurel", "per_layer_model_proj",
+    "ssm_conv1d",   "shortconv.conv.weight"};
 
 /// Rows that are no whole blocks have a type with smaller ones, or F16.
 std::string fitting(const std::string& type, std::int64_t row) {
