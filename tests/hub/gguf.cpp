@@ -370,6 +370,27 @@ TEST_CASE("small tensors of recurrent layers are not rounded") {
   }
 }
 
+// Rows of 32: Q5_0 is there for Q4_K, Q8_0 for Q6_K. (src/llama-quant.cpp)
+TEST_CASE("values of attention have more bits by how many layers attend") {
+  const NoGrad no_grad;
+  const auto types = [](const std::string& name, const std::vector<std::string>& tensors) {
+    const FamilyFile file = family_file("gguf_families/" + name);
+    const auto written = hub::gguf_tensors(
+        *file.folder.source, {.config = hub::hub_config(file.shape), .type = "Q4_K_M"});
+    std::vector<std::string> found;
+    for (const std::string& tensor : tensors) {
+      found.push_back(written->stored_type(tensor));
+    }
+    return found;
+  };
+  // The first of one; the second layer of three would have fewer.
+  CHECK(types("lfm2", {"blk.1.attn_v.weight", "blk.1.attn_q.weight"}) ==
+        std::vector<std::string>{"Q8_0", "Q5_0"});
+  CHECK(types("qwen3_5_text",
+              {"blk.0.attn_qkv.weight", "blk.1.attn_v.weight", "blk.2.attn_qkv.weight"}) ==
+        std::vector<std::string>{"Q5_0", "Q5_0", "Q8_0"});
+}
+
 TEST_CASE("what a file says of its layers is checked") {
   const auto config = [](const TensorSource& file, const nlohmann::json& changes) {
     const WithFields source(file, changes);

@@ -572,11 +572,19 @@ std::unique_ptr<TensorSource> gguf_tensors(const TensorSource& folder, const Ggu
   auto chained = std::make_unique<HeldSource>(
       std::vector<std::shared_ptr<const TensorSource>>{parameters, converted, written},
       folder.files(), json_text(Json{{"gguf", std::move(all_fields)}}));
-  const WrittenTypes types(content.type, {.architecture = form.architecture,
-                                          .layers = integer("layers"),
-                                          .experts = integer("experts"),
-                                          .shares_keys = integer("heads") != integer("kv_heads"),
-                                          .has_head = written->contains("output.weight")});
+  std::set<std::int64_t> value_layers;
+  for (const auto& [name, info] : written->tensors()) {
+    if (WrittenTypes::makes_values(name)) {
+      value_layers.insert(WrittenTypes::layer_of(name));
+    }
+  }
+  const WrittenTypes types(content.type,
+                           {.architecture = form.architecture,
+                            .layers = integer("layers"),
+                            .experts = integer("experts"),
+                            .shares_keys = integer("heads") != integer("kv_heads"),
+                            .has_head = written->contains("output.weight"),
+                            .value_layers = {value_layers.begin(), value_layers.end()}});
   for (const auto& [name, info] : written->tensors()) {
     if (is_number(form, name)) {
       chained->remove(name);
