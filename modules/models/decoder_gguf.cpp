@@ -7,6 +7,7 @@ module;
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -65,6 +66,8 @@ std::map<std::string, std::string> usual_names(const nn::DecoderShape& shape) {
           {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"}};
 }
 
+constexpr std::string_view choice_bias = "mlp.choice_bias";
+
 /// Parameters of a layer that are no weight or bias of a module.
 constexpr std::pair<const char*, const char*> single[] = {
     {"self_attn.sinks", "attn_sinks.weight"},
@@ -72,7 +75,7 @@ constexpr std::pair<const char*, const char*> single[] = {
     {"recurrent.steps.A_log", "ssm_a"},
     {"recurrent.steps.D", "ssm_d"},
     {"recurrent.steps.dt_bias", "ssm_dt.bias"},
-    {"mlp.choice_bias", "exp_probs_b.bias"},
+    {choice_bias.data(), "exp_probs_b.bias"},
     {"mlp.experts.gate_proj", "ffn_gate_exps.weight"},
     {"mlp.experts.up_proj", "ffn_up_exps.weight"},
     {"mlp.experts.down_proj", "ffn_down_exps.weight"},
@@ -129,7 +132,9 @@ std::vector<HubTensor> gguf_tensors(const DecoderTraits& traits, const nn::Decod
       }
     }
     for (const auto& [parameter, name] : single) {
-      all.push_back({.parameter = own + parameter, .tensor = stored + name});
+      const bool row =
+          std::string_view(parameter) == choice_bias && traits.experts && traits.experts->bias_row;
+      all.push_back({.parameter = own + parameter, .tensor = stored + name, .row = row});
     }
     for (const auto& [parameter, name] : split) {
       if (gguf.form.split_latents) {

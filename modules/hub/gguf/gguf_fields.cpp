@@ -309,8 +309,9 @@ class FieldWriter {
   /// Programs of ggml use keys and values of the last layer before those that share some, and of
   /// the one before it for layers with a window. Error (input): the model uses others.
   void check_shared_layers() const {
-    const std::int64_t first = layers() - shared_layers();
-    for (std::int64_t layer = first; layer < layers(); ++layer) {
+    const std::int64_t shared = shared_layers();
+    const std::int64_t first = shared > 0 ? layers() - shared : 0;
+    for (std::int64_t layer = first; shared > 0 && layer < layers(); ++layer) {
       const bool windowed = has_window(layer);
       const bool fits = first > (windowed ? 1 : 0) && !has_window(first - 1) &&
                         (!windowed || has_window(first - 2));
@@ -319,7 +320,7 @@ class FieldWriter {
                     .wrong = fmt::format("its last {} layers share keys of the two layers before "
                                          "them, of which the first one has a window and the other "
                                          "one none; here they are others",
-                                         layers() - first),
+                                         shared),
                     .advice = "export it for transformers"});
       }
     }
