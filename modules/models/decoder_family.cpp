@@ -85,9 +85,12 @@ void set_scaling(const ModelValues& values, nn::DecoderShape& shape) {
 
 std::vector<ValueConflict> expert_misfits(const nn::DecoderShape& shape) {
   std::vector<ValueConflict> found;
-  if (shape.experts > 0 && shape.experts_per_token > shape.experts) {
+  if (shape.experts > 0 &&
+      (shape.experts_per_token < 1 || shape.experts_per_token > shape.experts)) {
     const std::string text =
-        fmt::format("a token cannot have more experts than there are ({} experts, {} per token)",
+        fmt::format("a token {} ({} experts, {} per token)",
+                    shape.experts_per_token < 1 ? "must have an expert"
+                                                : "cannot have more experts than there are",
                     shape.experts, shape.experts_per_token);
     found.push_back({{"experts_per_token", "experts"}, text, "num_experts_per_tok: " + text});
   } else if (shape.experts > 0 && shape.group_score != nn::GroupScore::none &&
@@ -655,9 +658,13 @@ std::vector<std::string> DecoderFamily::further_tensors(const ModelSizes& sizes)
 
 GgufForm DecoderFamily::gguf() const { return gguf_form(traits_); }
 
+ModelSizes DecoderFamily::gguf_sizes(const ModelSizes& sizes) const {
+  return models::gguf_sizes(traits_, sizes, shape_of(sizes));
+}
 std::vector<HubTensor> DecoderFamily::gguf_tensors(const ModelSizes& sizes) const {
-  return traits_.gguf.form.architecture.empty() ? std::vector<HubTensor>()
-                                                : models::gguf_tensors(traits_, shape_of(sizes));
+  return traits_.gguf.form.architecture.empty()
+             ? std::vector<HubTensor>()
+             : models::gguf_tensors(traits_, shape_of(sizes), variant_of(traits_, sizes));
 }
 
 std::vector<std::string> DecoderFamily::packed_forms() const {

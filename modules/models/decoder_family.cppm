@@ -164,6 +164,8 @@ struct DecoderGguf {
   GgufForm form = {};
   std::map<std::string, std::string> modules = {};  // other names than usual, by the model's
   std::vector<FusedModule> fused = {};              // by the file's names
+  /// Further ones of models of a form (DecoderVariant), by its name.
+  std::map<std::string, std::map<std::string, std::string>> form_modules = {};
 };
 
 /// What distinguishes a family of decoders.
@@ -251,6 +253,7 @@ class DecoderFamily : public ModelFamily {
   std::vector<std::string> packed_forms() const override;
   GgufForm gguf() const override;
   std::vector<HubTensor> gguf_tensors(const ModelSizes& sizes) const override;
+  ModelSizes gguf_sizes(const ModelSizes& sizes) const override;
   Layers layers(const ModelSizes& sizes) const override;
   std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const override;
 

@@ -2,11 +2,14 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.models;
 
@@ -15,6 +18,7 @@ import tessera.nn;
 import :gguf_form;
 import :decoder_family;
 import :decoder_values;
+import :values;
 
 namespace tessera::models {
 namespace {
@@ -43,6 +47,15 @@ std::map<std::string, std::string> usual_names(const nn::DecoderShape& shape) {
           {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
           {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
           {"self_attn.kv_b_proj", "attn_kv_b"},
+          {"recurrent.conv", "shortconv.conv"},
+          {"recurrent.norm", "ssm_norm"},
+          {"recurrent.o_proj", "ssm_out"},
+          {"model.embed_tokens_per_layer", "per_layer_token_embd"},
+          {"model.per_layer_model_projection", "per_layer_model_proj"},
+          {"model.per_layer_projection_norm", "per_layer_proj_norm"},
+          {"per_layer_input_gate", "inp_gate"},
+          {"per_layer_projection", "proj"},
+          {"post_per_layer_input_norm", "post_norm"},
           {"mlp.gate_proj", "ffn_gate"},
           {"mlp.up_proj", "ffn_up"},
           {"mlp.down_proj", "ffn_down"},
@@ -53,10 +66,16 @@ std::map<std::string, std::string> usual_names(const nn::DecoderShape& shape) {
           {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"}};
 }
 
+constexpr std::string_view choice_bias = "mlp.choice_bias";
+
 /// Parameters of a layer that are no weight or bias of a module.
 constexpr std::pair<const char*, const char*> single[] = {
     {"self_attn.sinks", "attn_sinks.weight"},
-    {"mlp.choice_bias", "exp_probs_b.bias"},
+    {"layer_scalar", "layer_output_scale.weight"},
+    {"recurrent.steps.A_log", "ssm_a"},
+    {"recurrent.steps.D", "ssm_d"},
+    {"recurrent.steps.dt_bias", "ssm_dt.bias"},
+    {choice_bias.data(), "exp_probs_b.bias"},
     {"mlp.experts.gate_proj", "ffn_gate_exps.weight"},
     {"mlp.experts.up_proj", "ffn_up_exps.weight"},
     {"mlp.experts.down_proj", "ffn_down_exps.weight"},
@@ -75,11 +94,17 @@ void add_module(std::vector<HubTensor>& all, const std::string& own, const std::
 
 }  // namespace
 
-std::vector<HubTensor> gguf_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape) {
+std::vector<HubTensor> gguf_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape,
+                                    const DecoderVariant* variant) {
   const DecoderGguf& gguf = traits.gguf;
   std::map<std::string, std::string> names = usual_names(shape);
   for (const auto& [own, stored] : gguf.modules) {
     names[own] = stored;
+  }
+  if (variant != nullptr && gguf.form_modules.contains(variant->name)) {
+    for (const auto& [own, stored] : gguf.form_modules.at(variant->name)) {
+      names[own] = stored;
+    }
   }
   for (const FusedModule& fused : gguf.fused) {
     for (const std::string& part : fused.parts) {
@@ -107,7 +132,9 @@ std::vector<HubTensor> gguf_tensors(const DecoderTraits& traits, const nn::Decod
       }
     }
     for (const auto& [parameter, name] : single) {
-      all.push_back({.parameter = own + parameter, .tensor = stored + name});
+      const bool row =
+          std::string_view(parameter) == choice_bias && traits.experts && traits.experts->bias_row;
+      all.push_back({.parameter = own + parameter, .tensor = stored + name, .row = row});
     }
     for (const auto& [parameter, name] : split) {
       if (gguf.form.split_latents) {
@@ -135,9 +162,14 @@ GgufForm gguf_form(const DecoderTraits& traits) {
       {"attention.head_count_kv", "kv_heads"},
       {"feed_forward_length", "ffn_dim"},
       {rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", "norm_eps"}};
+  const auto of_layers = [&](const std::string& field) {
+    return std::ranges::any_of(form.layers.kinds,
+                               [&](const GgufLayerKind& kind) { return kind.field == field; });
+  };
   for (const auto& [field, size] : sizes) {
     const std::string key = hub_size(traits, size);
-    if (!key.empty() && !form.keys.contains(field) && !form.fields.contains(field)) {
+    if (!key.empty() && !form.keys.contains(field) && !form.fields.contains(field) &&
+        !form.written.contains(field) && !form.windowed.contains(field) && !of_layers(field)) {
       form.sizes.emplace(field, key);
     }
   }
@@ -146,8 +178,74 @@ GgufForm gguf_form(const DecoderTraits& traits) {
   form.head_dim_key = hub_size(traits, "head_dim");
   const auto theta = traits.hub_sizes.find("rope_theta");
   form.rope_key = theta == traits.hub_sizes.end() ? "rope_theta" : theta->second;
-  form.partial_rope = traits.partial_rope;
+  form.partial_rope = traits.partial_rope && !form.pairs;
+  form.rope = traits.rope_keys;
+  form.pair_factors = traits.rope_by_pairs;
+  form.nested_global = traits.nested_global;
   return form;
+}
+
+namespace {
+
+/// The property that sets this member; null: there is none.
+template <class Value>
+const DecoderProperty* property_setting(const DecoderTraits& traits,
+                                        Value& (*member)(nn::DecoderShape&)) {
+  nn::DecoderShape shape;
+  for (const DecoderProperty& property : traits.properties) {
+    for (const DecoderMember& one : property.members) {
+      const auto* const field = std::get_if<DecoderField<Value>>(&one);
+      if (field != nullptr && &(*field)(shape) == &member(shape)) {
+        return &property;
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+ModelSizes gguf_sizes(const DecoderTraits& traits, ModelSizes sizes,
+                      const nn::DecoderShape& shape) {
+  using Shape = nn::DecoderShape;
+  const auto set = [&](const DecoderProperty* property, const ModelValue& value) {
+    if (property != nullptr) {
+      sizes.values.set(property->key, value);
+    }
+  };
+  if (const auto* const adjusted =
+          property_setting(traits, decoder_field<&Shape::ffn_rule, &nn::WidthRule::gated_share>)) {
+    sizes.values.set("ffn_dim", shape.ffn_extent());
+    set(adjusted, false);
+    for (const DecoderProperty* const of_rule :
+         {property_setting(traits, decoder_field<&Shape::ffn_rule, &nn::WidthRule::factor>),
+          property_setting(traits, decoder_field<&Shape::ffn_rule, &nn::WidthRule::multiple>)}) {
+      set(of_rule, of_rule == nullptr ? ModelValue() : of_rule->initial);
+    }
+  }
+  if (shape.latent_rank > 0) {
+    set(property_setting(traits, decoder_field<&Shape::value_dim>), shape.value_extent());
+  }
+  if (shape.experts == 0) {  // without influence
+    set(property_setting(traits, decoder_field<&Shape::expert_dim>),
+        sizes.values.integer("ffn_dim"));
+    set(property_setting(traits, decoder_field<&Shape::experts_per_token>), std::int64_t{0});
+  }
+  if (shape.last_expert_layer == shape.layers - 1) {
+    set(property_setting(traits, decoder_field<&Shape::last_expert_layer>), std::int64_t{-1});
+  }
+  using Recurrent = nn::RecurrentOptions;
+  const nn::RecurrentOptions recurrent = shape.recurrence();
+  if (recurrent.value_heads > 0) {
+    set(property_setting(traits, decoder_field<&Shape::recurrent, &Recurrent::value_dim>),
+        recurrent.value_extent());
+    const std::int64_t features = recurrent.value_heads * recurrent.value_extent();
+    if (shape.dim > 0 && features % shape.dim == 0) {  // without influence beside the other
+      set(property_setting(traits, decoder_field<&Shape::recurrent, &Recurrent::expand>),
+          features / shape.dim);
+    }
+  }
+  return sizes;
 }
 
 }  // namespace tessera::models

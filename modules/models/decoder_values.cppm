@@ -107,8 +107,11 @@ std::vector<HubTensor> hub_tensors(const DecoderTraits& traits, const nn::Decode
                                    const DecoderVariant* variant);
 /// The form of GGUF files, with the fields that all decoders have.
 GgufForm gguf_form(const DecoderTraits& traits);
-/// What GGUF files have for the parameters.
-std::vector<HubTensor> gguf_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape);
+/// What GGUF files have for the parameters. `variant`: the model's form, or null.
+std::vector<HubTensor> gguf_tensors(const DecoderTraits& traits, const nn::DecoderShape& shape,
+                                    const DecoderVariant* variant);
+/// See ModelFamily::gguf_sizes.
+ModelSizes gguf_sizes(const DecoderTraits& traits, ModelSizes sizes, const nn::DecoderShape& shape);
 /// Adds the names of the modules that a folder, or a file, has as one. `own`: the layer's name in
 /// the model; `stored`: there.
 void add_fused(std::vector<HubTensor>& all, const std::string& layer, const std::string& stored,

@@ -47,6 +47,7 @@ std::vector<std::string> ModelFamily::unused_tensors(const ModelSizes& /*sizes*/
 }
 std::vector<std::string> ModelFamily::packed_forms() const { return {}; }
 GgufForm ModelFamily::gguf() const { return {}; }
+ModelSizes ModelFamily::gguf_sizes(const ModelSizes& sizes) const { return sizes; }
 std::vector<HubTensor> ModelFamily::gguf_tensors(const ModelSizes& /*sizes*/) const { return {}; }
 
 std::vector<std::string> model_families() {

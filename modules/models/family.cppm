@@ -126,6 +126,9 @@ class ModelFamily {
   /// Parameters that show every size. A stored model is compared with them first, so that the work
   /// depends on what is stored, not on what config.json claims.
   virtual std::vector<SizedTensor> sized_tensors(const ModelSizes& sizes) const = 0;
+  /// Sizes of the same model in the words that GGUF files have: what follows from others is a
+  /// number of its own. The default: these.
+  virtual ModelSizes gguf_sizes(const ModelSizes& sizes) const;
 };
 
 /// The family of this name: a built-in one, or what a plugin or a family file provides; it lives as

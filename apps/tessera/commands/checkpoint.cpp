@@ -313,7 +313,7 @@ void check_same_model(const hub::ModelShape& model, const hub::ModelShape& read,
 ExportedFiles write_gguf(const ExportSource& source, const hub::ModelShape& model,
                          const TensorSource& named, const ExportArguments& arguments,
                          const fs::path& folder) {
-  hub::ModelShape plain = model;
+  hub::ModelShape plain = hub::gguf_shape(model);
   plain.dtype = "float32";  // the tensors have their own
   const std::string config = hub::hub_config(plain);
   const auto tensors = hub::gguf_tensors(

@@ -30,6 +30,7 @@ import tessera.checkpoint;
 import tessera.exported;
 import :gguf;
 import :gguf_config;
+import :gguf_tensor_forms;
 import :gguf_types;
 import :hub_weights;
 import :model_shape;
@@ -140,7 +141,13 @@ class FormsOfFile {
  public:
   FormsOfFile(const models::GgufForm& form, const TensorSource& from,
               const models::ModelSizes& sizes, bool to_model)
-      : form_(form), from_(from), sizes_(sizes), to_model_(to_model) {}
+      : form_(form), from_(from), sizes_(sizes), to_model_(to_model) {
+    const auto& values = sizes.values.all();
+    if (values.contains("recurrent_key_heads") && values.contains("recurrent_value_heads")) {
+      heads_ = {.keys = sizes.values.integer("recurrent_key_heads"),
+                .values = sizes.values.integer("recurrent_value_heads")};
+    }
+  }
 
   std::unique_ptr<ConvertedSource> source() {
     for (const auto& [name, info] : from_.tensors()) {
@@ -157,7 +164,10 @@ class FormsOfFile {
 
   void add(const std::string& name, const TensorInfo& info) {
     const Dims& shape = info.shape;
-    if (form_.norm_offset && name.ends_with("norm.weight")) {
+    if (const auto* const forms = forms_of(name)) {
+      add_forms(name, info, *forms);
+    } else if (form_.norm_offset && name.ends_with("norm.weight") &&
+               !name.ends_with(".recurrent.norm.weight")) {
       conversions_[name] = {.from = {name}, .added = to_model_ ? -1.0 : 1.0};
       made_.emplace(name, info);
     } else if (form_.pairs && is_rotated(name)) {
@@ -169,6 +179,51 @@ class FormsOfFile {
     } else if (form_.split_latents && to_model_ && name.ends_with(keys_end)) {
       join_latents(name.substr(0, name.size() - keys_end.size()));
     }
+  }
+
+  /// By the name after the layer's; null: none.
+  const std::vector<models::GgufTensorForm>* forms_of(const std::string& name) const {
+    constexpr std::string_view layers = "model.layers.";
+    if (!name.starts_with(layers)) {
+      return nullptr;
+    }
+    const std::size_t end = name.find('.', layers.size());
+    const auto found =
+        end == std::string::npos ? form_.forms.end() : form_.forms.find(name.substr(end + 1));
+    return found == form_.forms.end() ? nullptr : &found->second;
+  }
+
+  void add_forms(const std::string& name, const TensorInfo& info,
+                 const std::vector<models::GgufTensorForm>& forms) {
+    std::vector<TensorForm> steps;
+    for (const models::GgufTensorForm form : forms) {
+      steps.emplace_back(form, heads_);
+    }
+    if (to_model_) {
+      std::ranges::reverse(steps);
+    }
+    Dims shape = info.shape;
+    for (const TensorForm& step : steps) {
+      shape = step.shape(shape, to_model_);
+      if (shape.empty()) {
+        fail_input({.thing = from_.path(),
+                    .wrong = fmt::format("the parameter '{}' has another form than in files of the "
+                                         "architecture {}",
+                                         shown(name, 120), form_.architecture),
+                    .got = to_string(info.shape)});
+      }
+    }
+    conversions_[name] = {.from = {name},
+                          .rows = {info.shape[0]},
+                          .unit = shape[0],
+                          .make = [steps, to_model = to_model_](const std::vector<Tensor>& whole) {
+                            Tensor made = whole[0];
+                            for (const TensorForm& step : steps) {
+                              made = to_model ? step.to_model(made) : step.to_file(made);
+                            }
+                            return made;
+                          }};
+    made_.emplace(name, TensorInfo{info.dtype, shape});
   }
 
   static bool is_rotated(const std::string& name) {
@@ -269,6 +324,7 @@ class FormsOfFile {
   const TensorSource& from_;
   const models::ModelSizes& sizes_;
   bool to_model_;
+  RecurrentHeads heads_;
   std::map<std::string, ConvertedTensor> conversions_;
   std::map<std::string, TensorInfo> made_;
 };
@@ -290,6 +346,7 @@ class HeldSource final : public TensorSource {
     tensors_.at(name).dtype = WrittenTypes::dtype(type);
     types_[name] = type;
   }
+  void remove(const std::string& name) { tensors_.erase(name); }
   void add(const std::string& name, const Tensor& values) {
     tensors_[name] = {values.dtype(), values.shape()};
     values_[name] = values;
@@ -342,6 +399,66 @@ bool is_of_further_layer(const std::string& name, const models::ModelSizes& size
   return is;
 }
 
+/// The end of a name in GgufForm::numbers of a vector with one entry; others are scalars.
+constexpr std::string_view only_entry = "[0]";
+
+/// The parameter of a layer by a name in GgufForm::numbers.
+std::string layer_parameter(std::int64_t layer, std::string_view name) {
+  name.remove_suffix(name.ends_with(only_entry) ? only_entry.size() : 0);
+  return fmt::format("model.layers.{}.{}", layer, name);
+}
+
+/// Parameters of one value that files have as fields with a number for each layer, as tensors.
+/// Error (input): such a list is missing, or has another length.
+std::map<std::string, Tensor> numbers_of_fields(const TensorSource& file,
+                                                const models::GgufForm& form,
+                                                const models::ModelSizes& sizes) {
+  std::map<std::string, Tensor> tensors;
+  if (form.numbers.empty()) {
+    return tensors;
+  }
+  const Json fields = parse_json(file.meta()).value("gguf", Json::object());
+  const std::int64_t layers = sizes.values.integer("layers");
+  for (const auto& [parameter, name] : form.numbers) {
+    const Json found = fields.value(name, Json::object());
+    const Json list = found.value("values", Json::array());
+    const Json one = found.value("value", Json());
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const Json number = layer < std::ssize(list) ? list[static_cast<std::size_t>(layer)] : one;
+      if (!number.is_number()) {
+        fail_input({.thing = fmt::format("{}: field '{}'", file.path(), name),
+                    .wrong = fmt::format("there is no number for layer {} of {}", layer, layers)});
+      }
+      const float value = number.get<float>();
+      tensors[layer_parameter(layer, parameter)] = from_values(
+          std::span<const float>(&value, 1), parameter.ends_with(only_entry) ? Dims{1} : Dims{});
+    }
+  }
+  return tensors;
+}
+
+/// Those parameters of a model as such fields.
+Json fields_of_numbers(const TensorSource& parameters, const models::GgufForm& form,
+                       std::int64_t layers) {
+  Json fields = Json::object();
+  for (const auto& [parameter, field] : form.numbers) {
+    Json values = Json::array();
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      values.push_back(to_doubles(parameters.read(layer_parameter(layer, parameter))).at(0));
+    }
+    fields[field] = {{"type", "f32"}, {"values", std::move(values)}};
+  }
+  return fields;
+}
+
+/// Whether a parameter of a layer is one of these.
+bool is_number(const models::GgufForm& form, const std::string& name) {
+  return std::ranges::any_of(form.numbers, [&](const auto& one) {
+    const std::string any = layer_parameter(0, one.first);
+    return name.starts_with("model.layers.") && name.ends_with(any.substr(any.find(".0.") + 2));
+  });
+}
+
 /// Error (input): a tensor that is not one of these, or a parameter of the model.
 void check_names(const TensorSource& source, const std::set<std::string>& known,
                  const std::string& wrong) {
@@ -362,6 +479,13 @@ std::string gguf_file(const std::string& path) {
   }
   const std::string inside = (fs::path(path) / "model.gguf").string();
   return !fs::exists(fs::path(path) / "config.json", ignored) && is_gguf(inside) ? inside : "";
+}
+
+ModelShape gguf_shape(const ModelShape& shape) {
+  const models::ModelFamily& family = family_of(shape);
+  ModelShape same = shape;
+  same.values = family.gguf_sizes(sizes_of(shape)).values.all();
+  return same;
 }
 
 std::string gguf_config(const TensorSource& file) { return read_gguf_model(file).config; }
@@ -399,9 +523,13 @@ OpenedTensors open_hub_tensors(const std::string& path) {
   const std::shared_ptr<const TensorSource> converted =
       FormsOfFile(form, *stored, sizes, true).source();
   const auto folder = std::make_shared<HubExport>(*converted, "", family, sizes);
-  opened.source = std::make_unique<HeldSource>(
+  auto held = std::make_unique<HeldSource>(
       std::vector<std::shared_ptr<const TensorSource>>{file, stored, converted, folder},
       file->files(), "{}");
+  for (const auto& [name, value] : numbers_of_fields(*file, form, sizes)) {
+    held->add(name, value);
+  }
+  opened.source = std::move(held);
   return opened;
 }
 
@@ -424,26 +552,45 @@ std::unique_ptr<TensorSource> gguf_tensors(const TensorSource& folder, const Ggu
   for (const models::HubTensor& entry : names.tensors) {
     known.insert(entry.parameter);
   }
+  for (const auto& [name, info] : converted->tensors()) {
+    if (is_number(form, name)) {
+      known.insert(name);
+    }
+  }
   check_names(*converted, known,
               fmt::format("has no place in a GGUF file of the architecture {}", form.architecture));
   const auto written = std::make_shared<HubExport>(*converted, "", names);
   const GgufFields fields = gguf_fields(form, content);
-  auto chained = std::make_unique<HeldSource>(
-      std::vector<std::shared_ptr<const TensorSource>>{parameters, converted, written},
-      folder.files(), json_text(Json{{"gguf", parse_json(fields.fields)}}));
+  Json all_fields = parse_json(fields.fields);
   const auto integer = [&](const char* key) {
     const auto found = shape.values.find(key);
     const auto* const value =
         found == shape.values.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
     return value == nullptr ? std::int64_t{0} : *value;
   };
-  const WrittenTypes types(content.type, {.architecture = form.architecture,
-                                          .layers = integer("layers"),
-                                          .experts = integer("experts"),
-                                          .shares_keys = integer("heads") != integer("kv_heads"),
-                                          .has_head = written->contains("output.weight")});
+  all_fields.update(fields_of_numbers(*parameters, form, integer("layers")));
+  auto chained = std::make_unique<HeldSource>(
+      std::vector<std::shared_ptr<const TensorSource>>{parameters, converted, written},
+      folder.files(), json_text(Json{{"gguf", std::move(all_fields)}}));
+  std::set<std::int64_t> value_layers;
   for (const auto& [name, info] : written->tensors()) {
-    chained->set_type(name, types.of(name, info.shape));
+    if (WrittenTypes::makes_values(name)) {
+      value_layers.insert(WrittenTypes::layer_of(name));
+    }
+  }
+  const WrittenTypes types(content.type,
+                           {.architecture = form.architecture,
+                            .layers = integer("layers"),
+                            .experts = integer("experts"),
+                            .shares_keys = integer("heads") != integer("kv_heads"),
+                            .has_head = written->contains("output.weight"),
+                            .value_layers = {value_layers.begin(), value_layers.end()}});
+  for (const auto& [name, info] : written->tensors()) {
+    if (is_number(form, name)) {
+      chained->remove(name);
+    } else {
+      chained->set_type(name, types.of(name, info.shape));
+    }
   }
   for (const auto& [name, factors] : fields.factors) {
     chained->add(name, from_values(std::span<const float>(factors), {std::ssize(factors)}));

@@ -2,6 +2,7 @@ export module tessera.hub:gguf;
 
 import tessera.base;
 import tessera.checkpoint;
+import :model_shape;
 
 // A GGUF file as a model folder in Hugging Face's format, and the other way round. ggml's programs
 // have other names, rotate other pairs of a head of Llama, and store Gemma's norms with their 1.
@@ -20,9 +21,12 @@ std::string gguf_config(const TensorSource& file);
 /// Hugging Face's format. Error (input): it is damaged, or has a tensor that is not supported.
 OpenedTensors open_hub_tensors(const std::string& path);
 
+/// The same model in the words that GGUF files have: its reading gives these values.
+ModelShape gguf_shape(const ModelShape& shape);
+
 /// What is written into a GGUF file.
 struct GgufContent {
-  std::string config;  // config.json
+  std::string config;  // config.json, of gguf_shape()
   // Of tensors with more than one dim: F32, F16, BF16, Q8_0, Q4_0, or Q4_K_M: Q4_K, and Q6_K where
   // llama-quantize gives more bits.
   std::string type = "F32";

@@ -112,8 +112,8 @@ bool has_value(FileFields& fields, const std::string& name, const std::string& j
 }
 
 /// How many conditions a file fulfils of a family's; -1: not all.
-int conditions(FileFields& fields, const GgufForm& form) {
-  const auto own = [&](const std::string& name) { return form.architecture + "." + name; };
+int conditions(FileFields& fields, const GgufForm& form, const std::string& architecture) {
+  const auto own = [&](const std::string& name) { return architecture + "." + name; };
   for (const auto& [name, json] : form.when) {
     if (!has_value(fields, own(name), json)) {
       return -1;
@@ -132,6 +132,7 @@ int conditions(FileFields& fields, const GgufForm& form) {
 struct ReadFamily {
   std::string name;
   GgufForm form;
+  std::string architecture;  // of the file
 };
 
 std::optional<ReadFamily> find_family(FileFields& fields, const std::string& architecture,
@@ -144,13 +145,17 @@ std::optional<ReadFamily> find_family(FileFields& fields, const std::string& arc
     if (form.architecture.empty() || form.only_written) {
       continue;
     }
+    bool fits = form.architecture == architecture;
     known.insert(form.architecture);
-    if (form.architecture != architecture) {
-      continue;
+    for (const models::GgufLayerKind& kind : form.layers.kinds) {
+      if (!kind.architecture.empty()) {
+        known.insert(kind.architecture);
+        fits = fits || kind.architecture == architecture;
+      }
     }
-    if (const int count = conditions(fields, form); count > most) {
+    if (const int count = fits ? conditions(fields, form, architecture) : -1; count > most) {
       most = count;
-      best = ReadFamily{name, std::move(form)};
+      best = ReadFamily{name, std::move(form), architecture};
     }
   }
   return best;
@@ -184,30 +189,41 @@ class ConfigReader {
       : file_(file), fields_(file), family_(family_of_file(fields_)), form_(family_.form) {}
 
   GgufModel read() {
-    config_ = {{"model_type", family_.name}, {form_.rope_key, form_.rope_theta}};
+    config_ = {{"model_type", family_.name}};
+    if (form_.rope) {
+      config_[form_.rope_key] = form_.rope_theta;
+    }
     for (const auto& [key, json] : form_.config) {
       if (!key.starts_with(rope_part)) {
         config_[key] = value_of(json);
       }
     }
     read_sizes();
+    if (!form_.keys.contains(further_field)) {
+      leave_out_further_layers();
+    }
     for (const auto& [key, json] : form_.config) {
       if (config_.contains(key) && config_[key].is_array()) {
         config_[key] = for_each_layer(config_[key]);
       }
     }
+    config_[form_.vocab_key] = info("token_embd.weight").shape[0];
+    read_layers();
     read_keys();
+    read_choices();
     if (form_.keys.contains(further_field)) {
       further_layers_ = static_cast<std::int64_t>(fields_.number(own(further_field)).value_or(0));
       config_[form_.keys.at(further_field)] = 0;  // they are not read
     }
-    config_[form_.vocab_key] = info("token_embd.weight").shape[0];
     if (!form_.config.contains(form_.tied_key)) {
       config_[form_.tied_key] = !file_.contains("output.weight");
     }
     read_heads();
     read_windows();
+    read_windowed();
+    read_widths();
     read_scaling();
+    read_rope_parts();
     if (share_ != 1) {
       name_share();
     }
@@ -218,13 +234,16 @@ class ConfigReader {
     for (const auto& [key, tensor] : form_.present) {
       config_[key] = has_in_some_layer(tensor);
     }
+    for (const auto& [key, tensors] : form_.lacking) {
+      config_[key] = lacks_in_some_layer(tensors.first, tensors.second);
+    }
     check_fields();
     read_tokens();
     const DType dtype = info("token_embd.weight").dtype;
     config_["torch_dtype"] = dtype == DType::f16    ? "float16"
                              : dtype == DType::bf16 ? "bfloat16"
                                                     : "float32";
-    for (const char* name : {"vocab_size", "rope.scaling.finetuned"}) {
+    for (const char* name : {vocab_field, "rope.scaling.finetuned"}) {
       fields_.find(own(name));
     }
     fields_.finish(own(""));
@@ -233,7 +252,7 @@ class ConfigReader {
 
  private:
   std::string own(std::string_view name) const {
-    return fmt::format("{}.{}", form_.architecture, name);
+    return fmt::format("{}.{}", family_.architecture, name);
   }
 
   static Json value_of(const std::string& json) { return parse_json("[" + json + "]")[0]; }
@@ -270,17 +289,31 @@ class ConfigReader {
     return false;
   }
 
+  /// Whether a layer has the first tensor and not the second.
+  bool lacks_in_some_layer(const std::string& first, const std::string& second) const {
+    for (std::int64_t layer = 0; layer < shown_layers(); ++layer) {
+      if (file_.contains(fmt::format("blk.{}.{}", layer, first)) &&
+          !file_.contains(fmt::format("blk.{}.{}", layer, second))) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   std::int64_t size_of(const char* field) const {
     const auto size = form_.sizes.find(field);
     const auto key = form_.keys.find(field);
     const auto value = size != form_.sizes.end() ? config_.find(size->second)
-                       : key != form_.keys.end() ? config_.find(summands(key->second)[0])
+                       : key != form_.keys.end() ? config_.find(terms_of(key->second)[0].keys[0])
                                                  : config_.end();
     return value != config_.end() && value->is_number() ? value->get<std::int64_t>() : 0;
   }
 
   void read_sizes() {
     for (const auto& [field, key] : form_.sizes) {
+      if (!form_.wide_shared.empty() && field == "feed_forward_length") {
+        continue;  // see read_widths
+      }
       const std::optional<double> value = fields_.number(own(field));
       const bool is_count = !std::string_view(field).ends_with("_epsilon");
       if (!value && std::string_view(field) == "attention.head_count_kv") {
@@ -301,50 +334,187 @@ class ConfigReader {
         heads != form_.sizes.end()) {
       config_.emplace(heads->second, Json(config_[form_.sizes.at("attention.head_count")]));
     }
-    if (const auto base = fields_.number(own("rope.freq_base"))) {
+    if (const auto base = fields_.number(own("rope.freq_base")); base && form_.rope) {
       config_[form_.rope_key] = *base;
     }
   }
 
+  static bool is_one_key(const std::vector<GgufTerm>& terms) {
+    return terms.size() == 1 && terms[0].keys.size() == 1;
+  }
+
+  /// Layers that predict further tokens are counted among the others, and config.json has no key.
+  void leave_out_further_layers() {
+    const double further = fields_.number(own(further_field)).value_or(0);
+    const std::int64_t layers = size_of("block_count");
+    if (further == 0) {
+      return;
+    }
+    if (further < 0 || further != std::floor(further) || further >= static_cast<double>(layers)) {
+      fields_.wrong(own(further_field),
+                    fmt::format("it is not a number of layers (got {})", further));
+    }
+    further_layers_ = static_cast<std::int64_t>(further);
+    config_[form_.sizes.at("block_count")] = layers - further_layers_;
+  }
+
   void read_keys() {
     for (const auto& [field, key] : form_.keys) {
-      const Json* const value = key == local_theta ? nullptr : fields_.find(own(field));
-      if (value != nullptr && summands(key).size() == 1) {
+      if (key == local_theta || key.starts_with(rope_part) || !is_one_key(terms_of(key))) {
+        continue;
+      }
+      if (const Json* const value = fields_.find(own(field))) {
         // A window of 0 is none.
-        config_[key] =
-            *value == 0 && value->is_number_integer() ? Json() : FileFields::plain(*value);
+        config_[key] = field == window_field && *value == 0 ? Json() : FileFields::plain(*value);
       }
     }
-    for (const auto& [field, sum] : form_.keys) {
-      if (summands(sum).size() > 1) {
-        read_sum(field, summands(sum));
+    for (const auto& [field, text] : form_.keys) {
+      if (const std::vector<GgufTerm> terms = terms_of(text); !is_one_key(terms)) {
+        for (const GgufTerm& term : terms) {
+          read_term(field, term);
+        }
       }
+    }
+    for (const auto& [field, key] : form_.every) {
+      const double period = fields_.number(own(field)).value_or(0);
+      if (period < 0 || period > static_cast<double>(most_layers) || period != std::floor(period)) {
+        fields_.wrong(own(field), fmt::format("it is not a number of layers (got {})", period));
+      }
+      config_[key] = every_so_many(static_cast<std::int64_t>(period), shown_layers());
     }
   }
 
-  void read_sum(const std::string& field, const std::vector<std::string>& keys) {
-    const std::optional<double> value = fields_.number(own(field));
+  /// Finds the key of a sum or a product that is not known yet.
+  void read_term(const std::string& field, const GgufTerm& term) {
+    // Files may lack the number of tokens, which a tensor has.
+    const std::optional<double> value = field == vocab_field
+                                            ? config_.at(form_.vocab_key).get<double>()
+                                            : fields_.number(own(field));
     if (!value) {
       return;
     }
     double rest = *value;
     std::string unknown;
-    for (const std::string& key : keys) {
+    for (const std::string& key : term.keys) {
       const auto known = config_.find(key);
       if (known != config_.end() && !known->is_string()) {
-        rest -= known->is_number() ? known->get<double>() : 0;
+        const double number = known->is_number() ? known->get<double>() : 0;
+        rest = !term.product ? rest - number : number == 0 ? -1 : rest / number;
       } else if (unknown.empty()) {
         unknown = key;
       } else {
         fields_.wrong(own(field), fmt::format("the file says neither {} nor {}", unknown, key));
       }
     }
-    if (unknown.empty() ? rest != 0 : rest < 0 || rest > 0x1p40 || rest != std::floor(rest)) {
+    const double none = term.product ? 1 : 0;
+    if (unknown.empty() ? rest != none : rest < 0 || rest > 0x1p40 || rest != std::floor(rest)) {
       fields_.wrong(own(field),
-                    fmt::format("it is not the sum of {} (got {})", join_words(keys), *value));
+                    fmt::format("it is not the {} of {} (got {})", term.product ? "product" : "sum",
+                                join_words(term.keys), *value));
     }
     if (!unknown.empty()) {
       config_[unknown] = static_cast<std::int64_t>(rest);
+    }
+  }
+
+  void read_choices() {
+    for (const auto& [key, choice] : form_.choices) {
+      config_[key] = value_of(choice.otherwise);
+      for (const auto& [field, value] : choice.values) {
+        if (has_value(fields_, own(choice.field), field)) {
+          config_[key] = value_of(value);
+        }
+      }
+    }
+  }
+
+  /// The value of a field for a layer; null: the file lacks it.
+  Json value_of_layer(const std::string& field, std::int64_t layer) {
+    const Json* const found = fields_.any(own(field));
+    if (found == nullptr) {
+      return {};
+    }
+    if (found->contains("value")) {
+      return (*found)["value"];
+    }
+    const Json& values = found->at("values");
+    if (std::ssize(values) < shown_layers()) {
+      fields_.wrong(own(field), fmt::format("expected a value for each of {} layers (got {})",
+                                            shown_layers(), values.size()));
+    }
+    return values[static_cast<std::size_t>(layer)];
+  }
+
+  static bool is_none(const Json& value) { return value.is_null() || value == 0 || value == false; }
+
+  void read_layers() {
+    const models::GgufLayers& layers = form_.layers;
+    if (layers.key.empty()) {
+      return;
+    }
+    bool has_lists = layers.interval.empty();
+    for (const models::GgufLayerKind& kind : layers.kinds) {
+      const bool is_there = kind.field.empty() || fields_.any(own(kind.field)) != nullptr;
+      if (!is_there && layers.interval.empty()) {
+        fields_.wrong(own(kind.field), "is missing");
+      }
+      has_lists = has_lists || (is_there && !kind.field.empty());
+    }
+    const auto interval = static_cast<std::int64_t>(
+        layers.interval.empty()
+            ? 0
+            : std::clamp<double>(fields_.number(own(layers.interval))
+                                     .value_or(static_cast<double>(layers.usual_interval)),
+                                 0, static_cast<double>(most_layers)));
+    Json list = Json::array();
+    for (std::int64_t layer = 0; layer < shown_layers(); ++layer) {
+      std::size_t kind = layers.kinds.size() - 1;
+      if (has_lists) {
+        kind = kind_of(layer);
+      } else if (interval < 1 || (layer + 1) % interval != 0) {
+        kind = 0;
+      }
+      if (!layers.numbers) {
+        list.push_back(layers.kinds[kind].word);
+      } else if (kind == 0) {
+        list.push_back(layer);
+      }
+    }
+    config_[layers.key] = std::move(list);
+  }
+
+  /// Which kind a layer is of, by lists of the file.
+  std::size_t kind_of(std::int64_t layer) {
+    const std::vector<models::GgufLayerKind>& kinds = form_.layers.kinds;
+    for (std::size_t i = 0; i + 1 < kinds.size(); ++i) {
+      const std::string& architecture = kinds[i].architecture;
+      const Json value = value_of_layer(kinds[i].field, layer);
+      if (is_none(value) || (!architecture.empty() && architecture != family_.architecture)) {
+        continue;
+      }
+      if (!kinds[i].key.empty()) {
+        const Json& same = config_.emplace(kinds[i].key, value).first.value();
+        if (same != value) {
+          fields_.wrong(own(kinds[i].field),
+                        fmt::format("layers differ in it (got {} and {}), which is not supported",
+                                    shown(same.dump(), 40), shown(value.dump(), 40)));
+        }
+      }
+      return i;
+    }
+    return kinds.size() - 1;
+  }
+
+  /// Parts of rope_scaling that have fields of their own.
+  void read_rope_parts() {
+    for (const auto& [field, key] : form_.keys) {
+      if (!key.starts_with(rope_part)) {
+        continue;
+      }
+      if (const std::optional<double> value = fields_.number(own(field))) {
+        config_.emplace("rope_scaling", Json{{"rope_type", "default"}});
+        config_["rope_scaling"][key.substr(rope_part.size())] = *value;
+      }
     }
   }
 
@@ -357,6 +527,12 @@ class ConfigReader {
     }
     for (const auto& [field, key] : form_.also) {
       fields_.find(own(field));
+    }
+    for (const auto& [field, json] : form_.written) {
+      fields_.any(own(field));
+    }
+    if (form_.rope_sections) {  // all positions of a token of text are the same
+      fields_.any(own(sections_field));
     }
     const std::string local = own(local_theta_field);
     if (const auto base = fields_.number(local);
@@ -374,8 +550,9 @@ class ConfigReader {
       fields_.wrong(own("attention.head_count"), "is not positive");
     }
     if (form_.keys.contains("rope.dimension_count") ||
-        form_.keys.contains("attention.key_length")) {
-      return;  // heads of another form
+        form_.keys.contains("attention.key_length") ||
+        !form_.sizes.contains("attention.head_count")) {
+      return;  // heads of another form, or none
     }
     const std::int64_t width = dim / heads;
     const double keys =
@@ -443,6 +620,65 @@ class ConfigReader {
     config_["layer_types"] = std::move(types);
   }
 
+  void read_windowed() {
+    for (const auto& [field, keys] : form_.windowed) {
+      const Json* const found = fields_.any(own(field));
+      if (found == nullptr) {
+        fields_.wrong(own(field), "is missing");
+      }
+      if (found->contains("value")) {
+        config_[keys.first] = (*found)["value"];
+        continue;
+      }
+      const Json types = config_.value("layer_types", Json::array());
+      for (std::int64_t layer = 0; layer < shown_layers(); ++layer) {
+        const bool has_window =
+            layer < std::ssize(types) && types[static_cast<std::size_t>(layer)] == window_layer;
+        const Json value = value_of_layer(field, layer);
+        const Json& same =
+            config_.emplace(has_window ? keys.first : keys.second, value).first.value();
+        if (same != value) {
+          fields_.wrong(own(field), fmt::format("layers of one kind differ in it (got {} and {})",
+                                                shown(same.dump(), 40), shown(value.dump(), 40)));
+        }
+      }
+      config_.emplace(keys.first, config_.value(keys.second, Json()));
+    }
+  }
+
+  /// The widths of feed-forward parts: one, or twice as much in the last layers.
+  void read_widths() {
+    if (form_.wide_shared.empty()) {
+      return;
+    }
+    const std::string field = "feed_forward_length";
+    const std::int64_t layers = shown_layers();
+    const auto shared = static_cast<std::int64_t>(std::clamp<double>(
+        fields_.number(own(shared_field)).value_or(0), 0, static_cast<double>(layers)));
+    const std::int64_t own_keys = layers - shared;
+    const Json first = layers > 0 ? value_of_layer(field, 0) : Json();
+    if (!first.is_number() || first.get<double>() < 1 || first.get<double>() > 0x1p40) {
+      fields_.wrong(own(field), "it is not a size");
+    }
+    const auto width = first.get<double>();
+    bool wide = false;
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      const Json value = value_of_layer(field, layer);
+      const bool is_wide = layer >= own_keys && value == 2 * width;
+      if (value != width && !is_wide) {
+        fields_.wrong(own(field), fmt::format("layers differ in it (got {} and {})", width,
+                                              shown(value.dump(), 40)));
+      }
+      wide = wide || is_wide;
+    }
+    if (wide && value_of_layer(field, own_keys) == width) {
+      fields_.wrong(own(field), "only some of the layers that share keys are twice as wide");
+    }
+    config_[width_key()] = static_cast<std::int64_t>(width);
+    config_[form_.wide_shared] = wide;
+  }
+  const std::string& width_key() const { return form_.sizes.at("feed_forward_length"); }
+
   void read_scaling() {
     // A factor without a type divides positions, as in ggml's programs; older files name it so.
     const double factor = fields_.number(own("rope.scaling.factor"))
@@ -454,14 +690,16 @@ class ConfigReader {
     const double low = fields_.number(own("rope.scaling.yarn_beta_slow")).value_or(yarn_slow);
     const double high = fields_.number(own("rope.scaling.yarn_beta_fast")).value_or(yarn_fast);
     const double amplitude = fields_.number(own("rope.scaling.attn_factor")).value_or(1);
-    const std::optional<double> log_scale = fields_.number(own("rope.scaling.yarn_log_multiplier"));
+    const std::optional<double> log_scale = fields_.number(own(log_field));
     const auto positions = static_cast<std::int64_t>(
         original.value_or(static_cast<double>(size_of("context_length"))));
     const bool has_long = form_.long_factors && file_.contains(std::string(long_rows));
     if (amplitude != 1 && !has_long) {
       fields_.wrong(own("rope.scaling.attn_factor"), "it is not supported (expected 1)");
     }
-    if (file_.contains(std::string(rope_factors))) {
+    if (form_.pair_factors) {
+      read_pair_factors();
+    } else if (file_.contains(std::string(rope_factors))) {
       read_llama3(original.value_or(llama3_positions));
     } else if (has_long) {
       read_long_factors(amplitude, positions);
@@ -474,8 +712,8 @@ class ConfigReader {
                                  {"beta_fast", high},
                                  {"original_max_position_embeddings", positions}};
       if (log_scale) {
-        config_["rope_scaling"]["mscale"] = shortest(*log_scale / log_share);
-        config_["rope_scaling"]["mscale_all_dim"] = shortest(*log_scale / log_share);
+        config_["rope_scaling"]["mscale"] = shortest(*log_scale / form_.log_share);
+        config_["rope_scaling"]["mscale_all_dim"] = shortest(*log_scale / form_.log_share);
       }
       for (const auto& [key, json] : form_.config) {
         if (key.starts_with(rope_part)) {
@@ -516,6 +754,27 @@ class ConfigReader {
     return parse_json(fmt::format("[{}]", static_cast<float>(value)))[0].get<double>();
   }
 
+  /// Pairs with a factor that no position reaches are not rotated; they follow the others.
+  void read_pair_factors() {
+    const std::vector<double> stored = file_.contains(std::string(rope_factors))
+                                           ? to_doubles(file_.read(std::string(rope_factors)))
+                                           : std::vector<double>();
+    const auto rotated = std::ranges::find_if(stored, [](double one) { return one != 1; });
+    const bool fits = !stored.empty() && std::ranges::all_of(rotated, stored.end(), [](double one) {
+      return one > pair_factor / 2;
+    });
+    if (!fits) {
+      fail_input({.thing = file_.path(),
+                  .wrong = fmt::format("tensor '{}' does not tell the pairs that are rotated from "
+                                       "those that are not (expected 1, and then {})",
+                                       rope_factors, pair_factor)});
+    }
+    config_["rope_scaling"] = {
+        {"rope_type", "proportional"},
+        {"partial_rotary_factor",
+         static_cast<double>(rotated - stored.begin()) / static_cast<double>(stored.size())}};
+  }
+
   /// The parameters are found from the factors, or the file is refused.
   void read_llama3(double original) {
     const std::vector<double> stored = to_doubles(file_.read(std::string(rope_factors)));
@@ -551,8 +810,8 @@ class ConfigReader {
     config_["rope_scaling"] = {{"rope_type", "longrope"},
                                {"long_factor", numbers(long_rows)},
                                {"short_factor", numbers(short_rows)},
+                               {"original_max_position_embeddings", positions},
                                {"attention_factor", amplitude}};
-    config_["original_max_position_embeddings"] = positions;
   }
 
   void read_tokens() {

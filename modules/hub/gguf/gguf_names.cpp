@@ -28,16 +28,41 @@ std::vector<float> llama3_factors(std::int64_t width, double theta, double facto
   return factors;
 }
 
-std::vector<std::string> summands(const std::string& sum) {
-  constexpr std::string_view plus = " + ";
-  std::vector<std::string> keys;
+namespace {
+
+std::vector<std::string> split(const std::string& text, std::string_view between) {
+  std::vector<std::string> parts;
   std::size_t begin = 0;
-  for (std::size_t at = sum.find(plus); at != std::string::npos; at = sum.find(plus, begin)) {
-    keys.push_back(sum.substr(begin, at - begin));
-    begin = at + plus.size();
+  for (std::size_t at = text.find(between); at != std::string::npos;
+       at = text.find(between, begin)) {
+    parts.push_back(text.substr(begin, at - begin));
+    begin = at + between.size();
   }
-  keys.push_back(sum.substr(begin));
-  return keys;
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+}  // namespace
+
+std::vector<GgufTerm> terms_of(const std::string& text) {
+  std::vector<GgufTerm> terms;
+  for (const std::string& term : split(text, " = ")) {
+    const bool product = term.find(" * ") != std::string::npos;
+    terms.push_back({product, split(term, product ? " * " : " + ")});
+  }
+  return terms;
+}
+
+std::vector<std::int64_t> every_so_many(std::int64_t period, std::int64_t layers) {
+  std::vector<std::int64_t> list;
+  for (std::int64_t layer = period - 1; period > 0 && layer < layers; layer += period) {
+    list.push_back(layer);
+  }
+  return list;
+}
+
+std::vector<std::int64_t> rope_sections(std::int64_t pairs) {
+  return {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
 }
 
 }  // namespace tessera::hub

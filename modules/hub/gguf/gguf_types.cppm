@@ -14,6 +14,8 @@ struct GgufModelSizes {
   std::int64_t experts = 0;
   bool shares_keys = false;  // several heads have the same keys
   bool has_head = false;     // logits have a matrix of their own
+  /// Layers with a matrix of the values of attention, in order.
+  std::vector<std::int64_t> value_layers = {};
 };
 
 /// In which types llama-quantize stores the tensors of a file: vectors and routers are never
@@ -25,6 +27,10 @@ class WrittenTypes {
 
   /// By the name in the file.
   std::string of(const std::string& name, const Dims& shape) const;
+  /// Whether a tensor is, or has, what makes the values of attention.
+  static bool makes_values(const std::string& name);
+  /// The layer of a tensor by its name, "blk.3.".
+  static std::int64_t layer_of(const std::string& name);
   /// The type of elements; f32 for blocks of codes.
   static DType dtype(const std::string& type);
 
