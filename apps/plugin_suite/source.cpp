@@ -16,7 +16,6 @@ module;
 #include <system_error>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
-#include <tessera/utf8.hpp>
 #include <utility>
 #include <vector>
 module tessera.plugin_suite;
@@ -88,9 +87,9 @@ std::string problem_of(const SourceFile& file, const std::string& what) {
     static_cast<void>(lines_of(file));
     return "";
   } catch (const Error& error) {
-    return std::string_view(error.what()).starts_with(file.path())
+    return error.fields().thing == file.path()
                ? ""
-               : fmt::format("{}: the error does not begin with the file's path (got '{}')", what,
+               : fmt::format("{}: the error's thing is not the file's path (got '{}')", what,
                              shown(error.what()));
   } catch (const std::exception& error) {
     return fmt::format("{} throws what is not an Error: {}", what, shown(error.what()));
@@ -106,10 +105,7 @@ std::string reads_its_sample(const std::string& name) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(line.size() + 1);
     if (const std::string problem = parse_json_object(line).problem; !problem.empty()) {
-      return fmt::format("record {} is not an object of JSON: {}", records + 1, problem);
-    }
-    if (invalid_utf8(line) != std::string_view::npos) {
-      return fmt::format("record {} is not UTF-8", records + 1);
+      return fmt::format("record {} is not an object of JSON in UTF-8: {}", records + 1, problem);
     }
   }
   note(fmt::format("{} records", records));
