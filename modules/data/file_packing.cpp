@@ -76,7 +76,7 @@ DataFile text_file(const std::string& path) {
   if (is_of_source(path)) {
     fail_input({.thing = path,
                 .wrong = "is a file of records (expected a text)",
-                .advice = "name it in data.jsonl"});
+                .advice = "name it where records are read: data.jsonl, or --jsonl of evaluate"});
   }
   return DataFile::content_of(path);
 }
