@@ -49,6 +49,10 @@ install(FILES ${tessera_headers} ${PROJECT_BINARY_DIR}/generated/tessera/build_i
 
 get_property(tessera_plugins GLOBAL PROPERTY TESSERA_PLUGINS)
 foreach(plugin IN LISTS tessera_plugins)
+  get_target_property(local ${plugin} TESSERA_LOCAL)
+  if(local)
+    continue() # it needs libraries in a folder of this user
+  endif()
   # A plain copy: editing a plugin after the link invalidates its stamp.
   get_target_property(component ${plugin} TESSERA_COMPONENT)
   if(NOT component)

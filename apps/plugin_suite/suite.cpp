@@ -45,6 +45,9 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "sink") {
     return sink_suite(subject.name);
   }
+  if (subject.kind == "source") {
+    return source_suite(subject.name);
+  }
   return subject.kind == "operator" ? operator_suite(subject.name) : std::vector<SuiteCheck>{};
 }
 

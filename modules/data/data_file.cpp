@@ -17,7 +17,6 @@ module;
 module tessera.data;
 
 import tessera.base;
-import :unpacker;
 import :unpacked_file;
 
 namespace tessera::data {
@@ -67,10 +66,10 @@ DataFile::DataFile(std::string path) : path_(std::move(path)) {
 
 DataFile DataFile::content_of(std::string path) {
   DataFile file(std::move(path));
-  if (const Compression compression = compression_of(file.path_);
-      compression != Compression::none) {
-    file.unpacked_ = std::make_shared<const UnpackedFile>(file.path_, compression, file.identity_);
+  if (const FilePacking packing = packing_of(file.path_); packing.open) {
+    file.unpacked_ = std::make_shared<const UnpackedFile>(file.path_, packing, file.identity_);
     file.size_ = file.unpacked_->size();
+    Handle(file).read(file, 0, {});  // an error where it has changed while it was unpacked
   }
   return file;
 }

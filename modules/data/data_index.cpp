@@ -22,6 +22,7 @@ import tessera.base;
 import tessera.cache;
 import :data_cache;
 import :data_index;
+import :unpacked_file;
 
 namespace tessera::data {
 namespace {
@@ -69,7 +70,7 @@ DataIndex::DataIndex(std::span<const DataFile> files, std::string_view how) {
       return;  // whoever reads it finds out
     }
     bytes += file.size();
-    text += fmt::format("{};{}", file.path(), text_of(status));
+    text += fmt::format("{};{}{};", file.path(), text_of(status), packing_of(file.path()).version);
   }
   if (bytes >= least) {
     key_ = hash_of_bytes(text);

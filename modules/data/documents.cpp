@@ -90,8 +90,6 @@ struct Documents::State {
   std::vector<Example> examples_of(std::string_view record) const;
   void read_record(const Line& line, std::string_view record, Outcome& out) const;
   Outcome outcome_of(const Line& line) const;
-  void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
-               Faults& faults);
   void add(const Outcome& outcome, const std::string& file, Faults& faults);
   void find_kind(std::span<const Line> lines);
   void scan(const DataFile& file, Faults& faults);
@@ -229,25 +227,13 @@ Outcome Documents::State::outcome_of(const Line& line) const {
   return out;
 }
 
-void Documents::State::add_bad(const std::string& file, std::int64_t line, const std::string& fault,
-                               Faults& faults) {
-  if (!options.skip_bad) {
-    faults.add(file, line, fault);
-    return;
-  }
-  ++counts.bad;
-  if (counts.first_bad.empty()) {
-    counts.first_bad = fmt::format("{}:{}: {}", file, line, fault);
-  }
-}
-
 void Documents::State::add(const Outcome& outcome, const std::string& file, Faults& faults) {
   if (outcome.blank) {
     ++counts.blank_lines;
     return;
   }
   if (outcome.bad) {
-    add_bad(file, outcome.line, outcome.fault, faults);
+    faults.add_bad(file, outcome.line, outcome.fault);
     return;
   }
   if (!outcome.fault.empty()) {
@@ -312,12 +298,7 @@ void Documents::State::scan(const DataFile& file, Faults& faults) {
       add(outcomes[i], file.path(), faults);
     }
   }
-  for (const auto& [number, bytes] : too_long) {
-    add_bad(file.path(), number,
-            fmt::format("the line is too long (expected at most {}, got {})",
-                        format_bytes(longest_line), format_bytes(bytes)),
-            faults);
-  }
+  faults.add_too_long(file.path(), too_long);
 }
 
 std::optional<RecordKind> first_kind(const std::string& path, const DocumentOptions& options) {
@@ -358,13 +339,15 @@ Documents::Documents(std::span<const std::string> files, std::shared_ptr<const E
     state_ = std::move(state);
     return;
   }
-  Faults faults;
+  Faults faults(options.skip_bad);
   for (const DataFile& file : state->files) {
     state->first.push_back(std::ssize(state->entries));
     state->kind.reset();
     state->scan(file, faults);
   }
   faults.throw_if_any();
+  state->counts.bad = faults.bad();
+  state->counts.first_bad = faults.first_bad();
   if (state->entries.empty()) {
     fail_input({.thing = files.empty() ? "documents" : files[0],
                 .wrong = fmt::format("there is no document ({} blank lines, {} left out, {} bad)",

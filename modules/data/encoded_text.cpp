@@ -20,6 +20,7 @@ import tessera.base;
 import tessera.tokenize;
 import :data_index;
 import :lines;
+import :unpacked_file;
 
 namespace tessera::data {
 namespace {
@@ -82,8 +83,6 @@ struct EncodedText::State {
   std::deque<std::pair<std::size_t, std::shared_ptr<const std::vector<TokenId>>>> kept;
 
   std::vector<TokenId> encode(const Piece& piece, std::string_view bytes) const;
-  void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
-               Faults& faults);
   void count(std::span<const Piece> fresh, std::span<const std::string_view> texts, Faults& faults,
              std::span<const std::int64_t> lines);
   void scan_text(std::size_t which, Faults& faults);
@@ -104,18 +103,6 @@ std::vector<TokenId> EncodedText::State::encode(const Piece& piece, std::string_
   return ids;
 }
 
-void EncodedText::State::add_bad(const std::string& file, std::int64_t line,
-                                 const std::string& fault, Faults& faults) {
-  if (!skip_bad) {
-    faults.add(file, line, fault);
-    return;
-  }
-  ++counts.bad;
-  if (counts.first_bad.empty()) {
-    counts.first_bad = fmt::format("{}:{}: {}", file, line, fault);
-  }
-}
-
 /// Encodes pieces to count their tokens.
 void EncodedText::State::count(std::span<const Piece> fresh,
                                std::span<const std::string_view> texts, Faults& faults,
@@ -131,7 +118,7 @@ void EncodedText::State::count(std::span<const Piece> fresh,
   });
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     if (!problems[i].empty()) {
-      add_bad(files[fresh[i].file].path(), lines[i], problems[i], faults);
+      faults.add_bad(files[fresh[i].file].path(), lines[i], problems[i]);
       continue;
     }
     pieces.push_back(fresh[i]);
@@ -208,12 +195,7 @@ void EncodedText::State::scan_records(std::size_t which, Faults& faults) {
     }
     count(fresh, texts, faults, numbers);
   }
-  for (const auto& [number, bytes] : too_long) {
-    add_bad(file.path(), number,
-            fmt::format("the line is too long (expected at most {}, got {})",
-                        format_bytes(longest_line), format_bytes(bytes)),
-            faults);
-  }
+  faults.add_too_long(file.path(), too_long);
 }
 
 /// What decides besides the files what is found in them.
@@ -242,7 +224,7 @@ void EncodedText::State::read(IndexReader& in) {
 
 void EncodedText::State::scan(std::span<const std::string> paths) {
   for (const std::string& path : paths) {
-    files.push_back(DataFile::content_of(path));
+    files.push_back(records ? DataFile::content_of(path) : text_file(path));
   }
   const DataIndex index(files, how());
   if (const std::optional<std::string> found = index.find()) {
@@ -251,11 +233,13 @@ void EncodedText::State::scan(std::span<const std::string> paths) {
     return;
   }
   begin.push_back(0);
-  Faults faults;
+  Faults faults(skip_bad);
   for (std::size_t i = 0; i < files.size(); ++i) {
     records ? scan_records(i, faults) : scan_text(i, faults);
   }
   faults.throw_if_any();
+  counts.bad = faults.bad();
+  counts.first_bad = faults.first_bad();
   IndexWriter out;
   write(out);
   index.keep(out.bytes());

@@ -8,6 +8,7 @@ module;
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -77,6 +78,25 @@ void Faults::add(const std::string& file, std::int64_t line, const std::string& 
                               : fmt::format("{}: {}", file, text));
   }
   ++count_;
+}
+
+void Faults::add_bad(const std::string& file, std::int64_t line, const std::string& text) {
+  if (!skips_bad_) {
+    add(file, line, text);
+    return;
+  }
+  if (bad_++ == 0) {
+    first_bad_ = fmt::format("{}:{}: {}", file, line, text);
+  }
+}
+
+void Faults::add_too_long(const std::string& file,
+                          std::span<const std::pair<std::int64_t, std::size_t>> lines) {
+  for (const auto& [number, bytes] : lines) {
+    add_bad(file, number,
+            fmt::format("the line is too long (expected at most {}, got {})",
+                        format_bytes(longest_line), format_bytes(bytes)));
+  }
 }
 
 void Faults::throw_if_any() const {

@@ -38,14 +38,28 @@ class LineReader {
 /// Collects faults of files, to report them at once.
 class Faults {
  public:
+  /// `skips_bad`: records with faults are counted, and are no faults.
+  explicit Faults(bool skips_bad) : skips_bad_(skips_bad) {}
+
   void add(const std::string& file, std::int64_t line, const std::string& text);
+  /// Of a record.
+  void add_bad(const std::string& file, std::int64_t line, const std::string& text);
+  /// Of lines that are too long: their numbers and bytes.
+  void add_too_long(const std::string& file,
+                    std::span<const std::pair<std::int64_t, std::size_t>> lines);
+  /// Records that are left out, and the first fault of one, with file and line.
+  std::int64_t bad() const { return bad_; }
+  const std::string& first_bad() const { return first_bad_; }
   /// Error (input) that lists the first of them, each with file and line, and says how many there
   /// are.
   void throw_if_any() const;
 
  private:
+  bool skips_bad_;
   std::int64_t count_ = 0;
   std::vector<std::string> first_;
+  std::int64_t bad_ = 0;
+  std::string first_bad_;
 };
 
 /// Calls f(i) for each i below count, on all cores. The first exception is thrown on.

@@ -10,6 +10,7 @@ module;
 module tessera.data;
 
 import tessera.base;
+import :unpacked_file;
 
 namespace tessera::data {
 namespace {
@@ -33,7 +34,7 @@ void Tokens::append(DataFile file, TokenType type, std::size_t offset, std::int6
 Tokens Tokens::from_bytes(std::span<const std::string> files) {
   Tokens tokens;
   for (const std::string& path : files) {
-    DataFile file = DataFile::content_of(path);
+    DataFile file = text_file(path);
     const auto count = static_cast<std::int64_t>(file.size());
     tokens.append(std::move(file), TokenType::u8, 0, count);
   }

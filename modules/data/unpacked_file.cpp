@@ -57,11 +57,11 @@ std::array<char, 32> hash_of(const BlockList& list, std::span<const std::uint64_
 
 /// Of this version of the file: the system's own time of its last change, which no program can set,
 /// is in it.
-std::string key_of(const FileIdentity& identity) {
-  const std::string text =
-      fmt::format("{} {} {} {}.{} {}.{} {}", identity.size, identity.device, identity.inode,
-                  identity.modified_seconds, identity.modified_nanoseconds,
-                  identity.changed_seconds, identity.changed_nanoseconds, block_bytes);
+std::string key_of(const FileIdentity& identity, const std::string& version) {
+  const std::string text = fmt::format(
+      "{} {} {} {}.{} {}.{} {}{}", identity.size, identity.device, identity.inode,
+      identity.modified_seconds, identity.modified_nanoseconds, identity.changed_seconds,
+      identity.changed_nanoseconds, block_bytes, version.empty() ? "" : " " + version);
   return content_hash(std::as_bytes(std::span(text)));
 }
 
@@ -126,13 +126,12 @@ std::optional<Blocks> blocks_of(const fs::path& file) {
   return blocks;
 }
 
-/// Writes the content of a compressed file in blocks.
+/// Writes the content of a packed file in blocks.
 class BlockWriter {
  public:
-  BlockWriter(const std::string& path, Compression compression, std::size_t packed, fs::path made)
+  BlockWriter(const std::string& path, const FilePacking& packing, fs::path made)
       : path_(path),
-        packed_(packed),
-        unpacker_(path, compression),
+        reader_(packing.open()),
         made_(std::move(made)),
         out_(::open(made_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)),
         context_(::ZSTD_createCCtx(), &::ZSTD_freeCCtx) {
@@ -158,7 +157,7 @@ class BlockWriter {
     std::vector<std::uint64_t> begins = {0};
     std::vector<std::byte> block(block_bytes);
     std::vector<std::byte> packed(::ZSTD_compressBound(block_bytes));
-    for (std::size_t count = unpacker_.read(block); count > 0; count = unpacker_.read(block)) {
+    for (std::size_t count = reader_->read(block); count > 0; count = reader_->read(block)) {
       const std::size_t bytes =
           ::ZSTD_compress2(context_.get(), packed.data(), packed.size(), block.data(), count);
       require(::ZSTD_isError(bytes) == 0, "zstd: a block cannot be compressed");
@@ -193,17 +192,14 @@ class BlockWriter {
   void report() {
     if (const double waited = watch_.waited(); waited > Patience::reported_after && !reported_) {
       reported_ = true;
-      const double part = static_cast<double>(unpacker_.packed()) /
-                          static_cast<double>(std::max(packed_, std::size_t{1}));
       log(LogLevel::warning,
           fmt::format("data: {} is unpacked once into {} ({:.0f}% in {:.0f} s)", shown(path_),
-                      made_.parent_path().string(), part * 100, waited));
+                      made_.parent_path().string(), reader_->done() * 100, waited));
     }
   }
 
   std::string path_;
-  std::size_t packed_;
-  Unpacker unpacker_;
+  std::unique_ptr<ContentReader> reader_;
   fs::path made_;
   Descriptor out_;
   std::unique_ptr<ZSTD_CCtx, std::size_t (*)(ZSTD_CCtx*)> context_;
@@ -237,12 +233,14 @@ void take(FileLock& lock, const fs::path& made) {
 
 }  // namespace
 
-UnpackedFile::UnpackedFile(const std::string& path, Compression compression,
+ContentReader::~ContentReader() = default;
+
+UnpackedFile::UnpackedFile(const std::string& path, const FilePacking& packing,
                            const FileIdentity& identity)
     : path_(path) {
   try {
     const fs::path folder = data_cache();
-    const fs::path kept = folder / (key_of(identity) + ".blocks");
+    const fs::path kept = folder / (key_of(identity, packing.version) + ".blocks");
     std::optional<Blocks> blocks = blocks_of(kept);
     if (!blocks) {
       const fs::path made = fs::path(kept).replace_extension("made");
@@ -250,7 +248,7 @@ UnpackedFile::UnpackedFile(const std::string& path, Compression compression,
       take(lock, made);
       blocks = blocks_of(kept);  // another process has made it
       if (!blocks) {
-        BlockWriter(path, compression, identity.size, made).write_all();
+        BlockWriter(path, packing, made).write_all();
         fs::rename(made, kept);
         blocks = blocks_of(kept);
         remove_old_files(folder);

@@ -234,7 +234,8 @@ class TaskReader {
     }
     TaskMembers given(*more, "dataset_kwargs.", problems_);
     given.ignore({"trust_remote_code"});
-    if (const Json* files = path == "json" ? given.find("data_files") : nullptr) {
+    const bool in_files = path == "json" || path == "parquet" || path == "arrow";
+    if (const Json* files = in_files ? given.find("data_files") : nullptr) {
       task_.data.name = {};
       const Json by_split = files->is_object() ? *files : Json{{"train", *files}};
       TaskMembers splits(by_split, "dataset_kwargs.data_files.", problems_);

@@ -5,12 +5,13 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <tessera/input_file.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
@@ -32,11 +33,31 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t shots_seed = 1234;  // lm-evaluation-harness' own
 
-void read_documents(const std::string& file, std::vector<Document>& documents) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    fail_input({.thing = file, .wrong = "the file cannot be read"});
+/// The lines of a file, which may be compressed, or of a format that a source reads.
+std::istringstream lines_of(const std::string& file) {
+  const data::DataFile content = data::DataFile::content_of(file);
+  std::string text;
+  text.reserve(content.size());
+  data::for_each_piece(content, content.size(), [&](std::span<const std::byte> bytes) {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  });
+  return std::istringstream(std::move(text));
+}
+
+/// The file of a split below a folder: the first of these that is there.
+std::string split_file(const fs::path& folder, const std::string& split) {
+  for (const char* const ending : {".jsonl.gz", ".jsonl.zst", ".parquet", ".arrow"}) {
+    std::error_code ignored;
+    if (!fs::exists(folder / (split + ".jsonl"), ignored) &&
+        fs::exists(folder / (split + ending), ignored)) {
+      return (folder / (split + ending)).string();
+    }
   }
+  return (folder / (split + ".jsonl")).string();
+}
+
+void read_documents(const std::string& file, std::vector<Document>& documents) {
+  std::istringstream stream = lines_of(file);
   std::string line;
   for (std::int64_t number = 1; next_line(stream, file, line); ++number) {
     if (without_space(line).empty()) {
@@ -129,7 +150,7 @@ std::vector<Document> split_documents(const EvaluationTask& task, const std::str
          .advice = fmt::format("give --task-data FOLDER, in which {}/{}.jsonl has its documents",
                                task.name, split)});
   } else {
-    files = {(fs::path(folder) / task.name / (split + ".jsonl")).string()};
+    files = {split_file(fs::path(folder) / task.name, split)};
   }
   std::vector<Document> documents;
   for (const std::string& file : files) {

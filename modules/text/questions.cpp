@@ -5,10 +5,10 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <random>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <tessera/input_file.hpp>
@@ -21,6 +21,7 @@ module tessera.text;
 
 import tessera.base;
 import tessera.tokenize;
+import tessera.data;
 
 namespace tessera::text {
 namespace {
@@ -204,10 +205,13 @@ std::size_t best(const std::vector<double>& values) {
 }  // namespace
 
 std::vector<Question> read_questions(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    fail_input({.thing = file, .wrong = "the file cannot be read"});
-  }
+  // It may be compressed, or of a format that a source reads.
+  const data::DataFile content = data::DataFile::content_of(file);
+  std::string text;
+  data::for_each_piece(content, content.size(), [&](std::span<const std::byte> bytes) {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  });
+  std::istringstream stream(std::move(text));
   std::vector<Question> questions;
   std::string line;
   for (std::int64_t number = 1; next_line(stream, file, line); ++number) {

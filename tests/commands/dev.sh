@@ -146,7 +146,7 @@ python_with something/else
 dev setup cuda
 expect 'packages without nvcc are an error' is "$status:$output" '1:*the packages from PyPI have no nvcc in *'
 dev setup cude
-expect 'setup takes only cuda' is "$status:$output" "1:*'cude' is unknown (expected cuda, or nothing)*"
+expect 'setup takes only cuda and arrow' is "$status:$output" "1:*'cude' is unknown (expected cuda or arrow, or nothing)*"
 
 new_machine installed
 dev bild

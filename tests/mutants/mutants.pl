@@ -7,6 +7,9 @@
 #                                              plants all faults, or those that are named here or in TESSERA_MUTANTS;
 #                                              TESSERA_MUTANTS_WORKERS of them at once (2)
 #
+# A list that begins with a line `needs: PROGRAM` is left out where the build has no such test: that of a plugin whose
+# library is not there.
+#
 # An entry of a list:
 #   [name]
 #   in: the function that has the fault ("Engine::publish"), or a variable with its value. Its source's name stands
@@ -55,6 +58,10 @@ sub read_lists {
     my $number = 0;
     for my $line (split /\n/, text_of($list)) {
       my $place = "$list:" . ++$number;
+      if ($line =~ /^needs: (test_\w+)$/) {
+        last unless -e "$build/bin/$1";
+        next;
+      }
       if ($line =~ /^\[(\w+)\]$/) {
         $fault = { name => $1, place => $place, pairs => [] };
         push @faults, $fault;

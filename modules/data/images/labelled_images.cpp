@@ -65,7 +65,6 @@ Image in_form(Image image, const ImageForm& form, const std::string& path) {
 
 struct LabelledImages::State {
   ImageForm form;
-  bool skip_bad = false;
   RecordForms forms;
   std::vector<DataFile> files;
   std::vector<std::int64_t> first;  // image of each file
@@ -79,8 +78,6 @@ struct LabelledImages::State {
 
   ReadRecord read(const Line& line, const std::filesystem::path& folder) const;
   void add(const Line& line, ReadRecord record, const std::string& file, Faults& faults);
-  void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
-               Faults& faults);
   void scan(const DataFile& file, Faults& faults);
 };
 
@@ -109,22 +106,10 @@ ReadRecord LabelledImages::State::read(const Line& line,
   return record;
 }
 
-void LabelledImages::State::add_bad(const std::string& file, std::int64_t line,
-                                    const std::string& fault, Faults& faults) {
-  if (!skip_bad) {
-    faults.add(file, line, fault);
-    return;
-  }
-  ++bad;
-  if (first_bad.empty()) {
-    first_bad = fmt::format("{}:{}: {}", file, line, fault);
-  }
-}
-
 void LabelledImages::State::add(const Line& line, ReadRecord record, const std::string& file,
                                 Faults& faults) {
   if (!record.fault.empty()) {
-    add_bad(file, line.number, record.fault, faults);
+    faults.add_bad(file, line.number, record.fault);
     return;
   }
   if (!record.image) {
@@ -153,27 +138,23 @@ void LabelledImages::State::scan(const DataFile& file, Faults& faults) {
       add(read_lines[i], std::move(records[i]), file.path(), faults);
     }
   }
-  for (const auto& [number, bytes] : too_long) {
-    add_bad(file.path(), number,
-            fmt::format("the line is too long (expected at most {}, got {})",
-                        format_bytes(longest_line), format_bytes(bytes)),
-            faults);
-  }
+  faults.add_too_long(file.path(), too_long);
 }
 
 LabelledImages::LabelledImages(std::span<const std::string> files, const ImageForm& form,
                                bool skip_bad, const RecordForms& forms) {
   auto state = std::make_unique<State>();
   state->form = form;
-  state->skip_bad = skip_bad;
   state->forms = forms;
-  Faults faults;
+  Faults faults(skip_bad);
   for (const std::string& path : files) {
     state->files.push_back(DataFile::content_of(path));
     state->first.push_back(std::ssize(state->images));
     state->scan(state->files.back(), faults);
   }
   faults.throw_if_any();
+  state->bad = faults.bad();
+  state->first_bad = faults.first_bad();
   if (state->images.empty()) {
     fail_input({.thing = files.empty() ? "images" : files[0],
                 .wrong = fmt::format("there is no image ({} blank lines, {} bad)",

@@ -90,6 +90,10 @@ std::string left_out_text(const data::DocumentCounts& counts, const std::string&
   return text;
 }
 
+std::string joined(const std::string& a, const std::string& b) {
+  return a + (a.empty() || b.empty() ? "" : ", ") + b;
+}
+
 class Opener {
  public:
   Opener(const RunSpec& config, const DataReader& reader)
@@ -135,18 +139,20 @@ class Opener {
       case SourceConfig::Kind::jsonl:
         break;
     }
-    const std::vector<std::string> files = names_of(find_text_files(source.paths).files);
+    TextFiles found = find_text_files(source.paths);
+    const std::vector<std::string> files = names_of(found.files);
     const data::DocumentOptions options = options_of(config_, source);
     if (options.form == data::RecordForm::document && have_texts(files, options)) {
       auto tokens = std::make_shared<data::EncodedText>(
           data::EncodedText::from_records(files, maker(), options.skip_bad, options.forms));
-      const std::string left_out = left_out_text(tokens->counts(), "texts");
-      return {.tokens = std::move(tokens), .left_out = left_out};
+      std::string left_out = joined(found.left_out, left_out_text(tokens->counts(), "texts"));
+      return {.tokens = std::move(tokens), .left_out = std::move(left_out)};
     }
     auto documents = std::make_shared<data::Documents>(files, maker(), options);
-    const std::string left_out =
-        left_out_text(documents->counts(), options.of_record() == 1 ? "documents" : "pairs");
-    return {.documents = std::move(documents), .left_out = left_out};
+    std::string left_out = joined(
+        found.left_out,
+        left_out_text(documents->counts(), options.of_record() == 1 ? "documents" : "pairs"));
+    return {.documents = std::move(documents), .left_out = std::move(left_out)};
   }
 
   OpenedSource images(const SourceConfig& source) {
@@ -155,14 +161,16 @@ class Opener {
                   .expected = "*.jsonl of records with 'image' and 'label'",
                   .got = source.paths.front()});
     }
+    TextFiles found = find_text_files(source.paths);
     auto images = std::make_shared<data::LabelledImages>(
-        names_of(find_text_files(source.paths).files), *reader_.images,
-        config_.data.bad_records == BadRecords::skip, source.forms);
-    const std::string left_out = left_out_text({.blank_lines = images->blank_lines(),
-                                                .bad = images->bad(),
-                                                .first_bad = images->first_bad()},
-                                               "images");
-    return {.images = std::move(images), .left_out = left_out};
+        names_of(found.files), *reader_.images, config_.data.bad_records == BadRecords::skip,
+        source.forms);
+    std::string left_out =
+        joined(found.left_out, left_out_text({.blank_lines = images->blank_lines(),
+                                              .bad = images->bad(),
+                                              .first_bad = images->first_bad()},
+                                             "images"));
+    return {.images = std::move(images), .left_out = std::move(left_out)};
   }
 
   OpenedSource text(const SourceConfig& source) {

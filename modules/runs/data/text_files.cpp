@@ -17,6 +17,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.sources;
 import tessera.data;
 
 namespace tessera::runs {
@@ -31,6 +32,11 @@ std::vector<std::pair<std::string, int>> unreadable;
 int note_unreadable(const char* folder, int error) {
   unreadable.emplace_back(folder, error);
   return 0;
+}
+
+bool is_of_source(const fs::path& file) {
+  return !sources::source_of(file.string()).empty() ||
+         !sources::missing_source(file.string()).empty();
 }
 
 class Finder {
@@ -93,6 +99,7 @@ class Finder {
       walk(fs::path(below.links[i]), below);
     }
     std::ranges::sort(below.files);
+    leave_out_descriptions(below.files);
     const std::size_t before = seen_.size();
     bool repeated = false;
     for (const fs::path& file : below.files) {
@@ -162,6 +169,22 @@ class Finder {
     }
   }
 
+  /// Of a folder with files that a source reads, such as one of datasets: files that are neither
+  /// these nor JSON lines describe it.
+  void leave_out_descriptions(std::vector<fs::path>& files) {
+    if (std::ranges::none_of(files, [](const fs::path& file) { return is_of_source(file); })) {
+      return;
+    }
+    const auto [first, last] = std::ranges::stable_partition(files, [](const fs::path& file) {
+      const std::string name = file.string();
+      return is_of_source(file) || name.ends_with(".jsonl") || name.ends_with(".jsonl.gz") ||
+             name.ends_with(".jsonl.zst");
+    });
+    auto& skipped = skipped_[{"other file", "other files"}];
+    skipped.insert(skipped.end(), first, last);
+    files.erase(first, last);
+  }
+
   std::string left_out() const {
     constexpr std::size_t most_named = 3;
     std::vector<std::string> parts;
@@ -171,6 +194,9 @@ class Finder {
       }
     }
     for (const auto& [kind, paths] : skipped_) {
+      if (paths.empty()) {
+        continue;
+      }
       std::string names;
       for (std::size_t i = 0; i < std::min(most_named, paths.size()); ++i) {
         names += fmt::format("{}{}", i == 0 ? "" : ", ", paths[i].string());
@@ -207,7 +233,11 @@ class Finder {
     if (!seen_.insert(fs::canonical(file, error)).second) {
       return false;
     }
-    check_head(file, head);
+    if (const std::string missing = sources::missing_source(file.string()); !missing.empty()) {
+      problem(file, missing);
+    } else if (!is_of_source(file)) {
+      check_head(file, head);
+    }
     files_.push_back(file);
     return true;
   }

@@ -28,7 +28,8 @@ std::vector<Key> source_keys() {
               "patterns of them ([data.md](data.md)): conversations (`messages`), `prompt` and "
               "`completion`, `text`, `prompt`, `chosen` and `rejected`, `text` or `image` and "
               "`label`, or "
-              "`words` and `labels`.",
+              "`words` and `labels`. Files of other formats are read where a plugin is a source of "
+              "them: `.parquet`, `.arrow` ([sources.md](sources.md)).",
        .is_path = true},
       {.path = "data.tokens",
        .slot = field<s, &D::tokens>,

@@ -4,12 +4,14 @@ module;
 #include <array>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 module tessera.runs;
 
 import tessera.base;
 import tessera.options;
+import tessera.sources;
 import tessera.data;
 
 namespace tessera::runs {
@@ -28,6 +30,20 @@ data::RecordForms forms_of(PluginOptions table) {
     }
   }
   return data::RecordForms(std::move(columns));
+}
+
+/// What a file of data.validation_files has, by its name.
+Kind kind_of(std::string_view path) {
+  if (path.ends_with(".npy")) {
+    return Kind::tokens;
+  }
+  if (!sources::source_of(path).empty() || !sources::missing_source(path).empty()) {
+    return Kind::jsonl;
+  }
+  for (const std::string_view packed : {".gz", ".zst"}) {
+    path.remove_suffix(path.ends_with(packed) ? packed.size() : 0);
+  }
+  return path.ends_with(".jsonl") ? Kind::jsonl : Kind::text;
 }
 
 /// The options of a key that is a table or a list of them, as an option of that name.
@@ -107,10 +123,7 @@ std::vector<SourceConfig> validation_sources(const RunSpec& config) {
     SourceConfig source{
         .kind = kind, .key = "data.validation_files", .forms = common_forms(config)};
     for (const std::string& path : config.data.validation_files) {
-      const Kind own = path.ends_with(".npy")     ? Kind::tokens
-                       : path.ends_with(".jsonl") ? Kind::jsonl
-                                                  : Kind::text;
-      if (own == kind) {
+      if (kind_of(path) == kind) {
         source.paths.push_back(path);
       }
     }
