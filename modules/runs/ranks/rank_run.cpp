@@ -9,6 +9,7 @@ module;
 #include <memory>
 #include <optional>
 #include <string>
+#include <tessera/printable.hpp>
 #include <utility>
 #include <vector>
 module tessera.runs;
@@ -113,10 +114,13 @@ class RankRun {
       trainer_->capture_ahead();
       compare_programs(world, trainer_->program());
     }
+    identity_ = start.identity;
+    begun_at_ = kept_ != nullptr ? start.begun : trainer_->done();
+    policy_ = spike_policy(run.config);
     if (world.rank() == 0) {
       listeners_ = listeners_of({.config = run.config,
-                                 .identity = start.identity,
-                                 .begun = kept_ != nullptr ? start.begun : trainer_->done(),
+                                 .identity = identity_,
+                                 .begun = begun_at_,
                                  .done = trainer_->done(),
                                  .again = told_ >= 0});
       if (start.checkpoint && !start.from_kept) {
@@ -161,6 +165,7 @@ class RankRun {
                           trace_.before_step(trainer_->done());
                           one_step(looked_at);
                         },
+                    .goes_back = [&] { return goes_back(); },
                     .is_evaluated = [&](std::int64_t step) { return validates_after(step); },
                     .after_step = [&](bool stop) { after_step(stop); }});
     if (stopped) {
@@ -206,6 +211,10 @@ class RankRun {
     metrics.grad_norm = result.grad_norm;
     metrics.lr = result.lr;
     metrics.skipped = result.skipped;
+    metrics.spike = trainer_->spike().has_value();
+    if (const RowHistory* const history = trainer_->task().history()) {
+      metrics.excluded_rows = count_of(history->excluded());
+    }
     metrics.seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(config.step_tokens()) / seconds;
     metrics.save_seconds = checkpoints_->seconds();
@@ -221,7 +230,7 @@ class RankRun {
     metrics.measures = trainer_->task().measures(result.measured);
     add_loads(metrics);
     try {
-      if (validates_after(trainer_->done())) {
+      if (validates_after(trainer_->done()) && !rolls_back()) {
         const auto began = std::chrono::steady_clock::now();
         if (std::optional<Validation> validation = trainer_->validate()) {
           span("validation", metrics.step, seconds_since(began));
@@ -234,6 +243,69 @@ class RankRun {
       throw;
     }
     tell(metrics);
+    tell_spike(result);
+  }
+
+  /// Whether the run goes back because of the last step.
+  bool rolls_back() const {
+    return trainer_->spike() && policy_ && policy_->action == SpikeAction::rollback;
+  }
+
+  /// Names the rows of a step that is far from those before it. Error: the run is to end then.
+  void tell_spike(const StepResult& result) {
+    if (!trainer_->spike() || (world_.rank() != 0 && policy_->action != SpikeAction::stop)) {
+      return;
+    }
+    const Spike& spike = *trainer_->spike();
+    RowHistory* const history = trainer_->task().history();
+    const std::string rows =
+        history == nullptr
+            ? "not known, as the program has a task of its own"
+            : places_text(places_of_step(*history, trainer_->done() - 1));
+    const std::string what =
+        fmt::format("step {}: {} {} is far above the {} of the steps before (spread {}); its rows: "
+                    "{}",
+                    trainer_->done(), spike.name == "loss" ? "the loss" : "the gradient norm",
+                    printable(spike.value), printable(spike.usual), printable(spike.spread), rows);
+    if (policy_->action == SpikeAction::stop) {
+      fail({.thing = "train.on_spike",
+            .wrong = what,
+            .advice = "'tessera replay' computes the step again; leave rows out by data.exclude"});
+    }
+    note(what + (result.refused && !rolls_back() ? "; its update was left out" : ""));
+  }
+
+  /// After a step that was refused: from the last checkpoint on, without the step's rows.
+  bool goes_back() {
+    if (!rolls_back()) {
+      return false;
+    }
+    constexpr int most = 20;
+    const std::int64_t from = trainer_->done();
+    checkpoints_->after_error();  // a save that is running may be the last checkpoint
+    world_.everyone().barrier();
+    const std::optional<std::string> last = latest_checkpoint(run_.config.checkpoint.folder);
+    if (!last || ++rollbacks_ > most) {
+      fail({.thing = "train.on_spike",
+            .wrong = last ? fmt::format("the run went back {} times", most)
+                          : fmt::format("there is no checkpoint before step {} to go back to", from),
+            .advice = last ? "look at the learning rate, or set action = \"warn\""
+                           : "save one earlier by checkpoint.every"});
+    }
+    const std::vector<std::vector<std::string>> rows = trainer_->roll_back(*last);
+    if (world_.rank() == 0) {
+      told_ = std::max(told_, from);
+      listeners_ = RunListeners();  // they close their files
+      listeners_ = listeners_of({.config = run_.config,
+                                 .identity = identity_,
+                                 .begun = begun_at_,
+                                 .done = trainer_->done(),
+                                 .again = true});
+    }
+    note(fmt::format("back to step {} ({}); from there on the rows of step {} are left out: {}",
+                     trainer_->done(), *last, from, places_text(rows)));
+    world_.everyone().barrier();
+    return true;
   }
 
   void add_loads(StepMetrics& metrics) {
@@ -315,6 +387,10 @@ class RankRun {
   double ceiling_ = 1;
   bool program_tried_ = false;
   std::vector<LayerLoads> loads_;  // of the last step
+  std::optional<SpikePolicy> policy_;
+  int rollbacks_ = 0;
+  std::string identity_;        // of the run, for listeners
+  std::int64_t begun_at_ = 0;  // steps that were done then
 };
 
 }  // namespace
