@@ -83,7 +83,7 @@ struct EncodedText::State {
   // Pieces that were read last: windows follow each other within one.
   std::mutex mutex;
   std::deque<std::pair<std::size_t, std::shared_ptr<const std::vector<TokenId>>>> kept;
-  std::map<std::size_t, std::vector<std::int64_t>> lines;  // by file: of its pieces, in order
+  std::map<std::size_t, std::vector<std::int64_t>> record_lines;  // by file: of its pieces, in order
 
   std::vector<TokenId> encode(const Piece& piece, std::string_view bytes) const;
   void add_bad(const std::string& file, std::int64_t line, const std::string& fault,
@@ -299,7 +299,7 @@ std::int64_t EncodedText::State::line_of(std::size_t which) {
   const auto first = static_cast<std::size_t>(
       std::ranges::lower_bound(pieces, file, {}, [](const Piece& piece) { return piece.file; }) -
       pieces.begin());
-  auto [found, fresh] = lines.try_emplace(file);
+  auto [found, fresh] = record_lines.try_emplace(file);
   if (fresh) {
     std::size_t next = first;
     std::uint64_t at = 0;

@@ -11,7 +11,6 @@ export namespace tessera::runs {
 struct ExcludedRows {
   std::int64_t from = 0;           // steps that were done
   std::vector<std::string> rows = {};  // their places, "/data/a.jsonl:17"
-  friend bool operator==(const ExcludedRows&, const ExcludedRows&) = default;
 };
 /// All of a run, in the order of its steps.
 using Exclusions = std::vector<ExcludedRows>;

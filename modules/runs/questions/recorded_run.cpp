@@ -3,6 +3,7 @@ module;
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -50,16 +51,22 @@ std::string absolute_path(const std::string& path) {
 
 /// Nothing that a question leads to is written where the run writes.
 void remove_outputs(RunSpec& spec) {
-  spec.log = {.every = spec.log.every, .metrics = ""};
+  spec.log.metrics.clear();
+  spec.log.tensorboard.clear();
+  spec.log.blackbox.clear();
+  spec.log.sample = 0;
   spec.sinks.clear();
   spec.trace = {};
   spec.graph.dump.clear();
   spec.graph.program.clear();
   spec.checkpoint.folder.clear();
   spec.checkpoint.resume = "never";
-  spec.checkpoint.allow.clear();
   spec.train.heal = false;
   spec.data.exclude.clear();  // what it has named is in the checkpoints
+  if (const std::optional<SpikePolicy> policy = spike_policy(spec);
+      policy && policy->action != SpikeAction::skip) {
+    spec.train.on_spike = {};  // the steps that the run has kept had their updates
+  }
 }
 
 std::string text_member(const nlohmann::json& json, const char* name) {
@@ -112,7 +119,8 @@ std::string record_members(const Run& run) {
   return fmt::format(R"("started": {}, "files": {}, )", json_text(started), json_text(files));
 }
 
-RecordedRun open_recorded(const std::string& folder) {
+RecordedRun open_recorded(const std::string& folder, const std::vector<std::string>& plugins,
+                          std::int64_t step) {
   RecordedRun run{.folder = folder};
   std::error_code ignored;
   std::vector<std::string> found;
@@ -133,18 +141,21 @@ RecordedRun open_recorded(const std::string& folder) {
   for (const std::string& path : found) {
     std::string name = fs::path(path).lexically_normal().filename().string();
     name.erase(0, std::string("step-").size());
-    std::int64_t step = 0;
-    for (const char c : name) {
-      step = c >= '0' && c <= '9' ? step * 10 + (c - '0') : step;
-    }
-    run.saved.push_back({.step = step, .path = path});
+    std::int64_t number = 0;
+    std::from_chars(name.data(), name.data() + name.size(), number);
+    run.saved.push_back({.step = number, .path = path});
   }
   std::ranges::sort(run.saved, {}, &RecordedRun::Saved::step);
-  const std::string& newest = run.saved.back().path;
+  // The first one that was saved after the step has the description by which it was taken.
+  const auto behind = step == 0 ? run.saved.end()
+                                : std::ranges::lower_bound(run.saved, step, {},
+                                                           &RecordedRun::Saved::step);
+  const std::string& newest =
+      behind == run.saved.end() ? run.saved.back().path : behind->path;
   const CheckpointReader reader(newest, OpenFiles::when_read);
   run.fingerprint = stored_fingerprint(reader.meta(), newest);
   const nlohmann::json meta = parse_json(reader.meta(), false);
-  if (!meta.contains("config")) {
+  if (!meta.is_object() || !meta.contains("config") || !meta["config"].is_object()) {
     fail_input({.thing = newest, .wrong = "it has no config of its run"});
   }
   if (run.fingerprint.contains("own_task")) {
@@ -157,8 +168,15 @@ RecordedRun open_recorded(const std::string& folder) {
   if (!fs::is_directory(from, ignored)) {
     from = fs::current_path(ignored).string();
   }
-  run.spec = spec_of_json(json_text(nlohmann::ordered_json(parse_ordered_json(reader.meta())["config"])),
-                          newest, from);
+  RunSpec loads;  // a family of models may be in one of them
+  const nlohmann::json named = meta["config"].value("plugins", nlohmann::json::object());
+  for (const nlohmann::json& path : named.value("paths", nlohmann::json::array())) {
+    if (path.is_string()) {
+      loads.plugins.paths.push_back((fs::path(from) / path.get<std::string>()).string());
+    }
+  }
+  use_plugins(loads, plugins);
+  run.spec = spec_of_json(json_text(parse_ordered_json(reader.meta())["config"]), newest, from);
   run.spec.file = text_member(started, "config");
   run.metrics = run.spec.log.metrics;
   remove_outputs(run.spec);

@@ -28,10 +28,14 @@ struct RecordedRun {
   std::string files = "[]";      // those of the data, as JSON (record_members)
 };
 
-/// The run whose checkpoints are in a folder, or whose one checkpoint it is. Errors (input): there
-/// is no checkpoint; the newest one cannot be read, is not of 'tessera train', or of a version with
-/// other keys.
-RecordedRun open_recorded(const std::string& folder);
+/// The run whose checkpoints are in a folder, or whose one checkpoint it is. Its plugins are made
+/// known, and those of `plugins` (files or folders). Errors (input): there is no checkpoint; the
+/// newest one cannot be read, is not of 'tessera train', or of a version with other keys; a plugin
+/// is gone.
+/// `step`: the run as it was when it took that step, as it may have been continued with another
+/// description since; 0: as it is now.
+RecordedRun open_recorded(const std::string& folder, const std::vector<std::string>& plugins = {},
+                          std::int64_t step = 0);
 
 /// Opens its data and its model's sizes; its plugins are loaded. Errors (input): a file of the data
 /// has changed since (by the hash of all of them; the text names the file), is gone, or another

@@ -1,5 +1,6 @@
 module;
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -10,6 +11,7 @@ module;
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tessera/json.hpp>
@@ -69,7 +71,7 @@ double squares(const Tensor& x) {
 /// The losses of a step's rows.
 class RowWatch {
  public:
-  RowWatch(Trainer& trainer, const Run& run) : trainer_(trainer), run_(run) {}
+  explicit RowWatch(Trainer& trainer) : trainer_(trainer) {}
 
   /// False: the task cannot tell them.
   bool begin() {
@@ -79,12 +81,12 @@ class RowWatch {
   }
   void end() { trainer_.task().watch_losses(nullptr); }
 
-  Json result(std::int64_t step) const {
+  Json result() const {
     Json rows = Json::array();
     for (const auto& [row, losses] : losses_) {
       rows.push_back({{"row", row}, {"losses", losses}});
     }
-    return {{"rows", rows}, {"add_up", add_up_}, {"step", step}};
+    return {{"rows", rows}, {"add_up", add_up_}};
   }
 
  private:
@@ -105,7 +107,9 @@ class RowWatch {
       numbers[i] = part.batch.first + static_cast<std::int64_t>(i);
     }
     const Tensor rows =
-        from_local(from_values(std::span<const std::int64_t>(numbers), {part.batch.rows}),
+        from_local(ops::to_device(from_values(std::span<const std::int64_t>(numbers),
+                                              {part.batch.rows}),
+                                  local_of(losses).device()),
                    trainer_.plan().row_layout());
     const std::vector<double> of_rows = whole_values(rows);
     const std::vector<double> values = whole_values(losses);
@@ -118,7 +122,6 @@ class RowWatch {
   }
 
   Trainer& trainer_;
-  const Run& run_;
   RowDivision division_;
   std::int64_t number_ = 0;  // of the next micro-batch
   bool add_up_ = true;
@@ -135,15 +138,17 @@ class ModuleWatch {
       hooks_.push_back(module->add_hook(
           [this, place](nn::Module&, const Tensors&, Tensors& outputs) { see(place, outputs); }));
     }
+    // Blocks that compute their activations again do so in backward.
+    hooks_.push_back(
+        model.add_outer_pre_hook([this](nn::Module&, Tensors&) { forward_ = true; }));
+    hooks_.push_back(
+        model.add_hook([this](nn::Module&, const Tensors&, Tensors&) { forward_ = false; }));
   }
   void end() {
     for (nn::HookHandle& hook : hooks_) {
       hook.remove();
     }
   }
-  /// Blocks that compute their activations again do so in backward.
-  void set_forward(bool forward) { forward_ = forward; }
-
   Json result() const {
     Json all = Json::array();
     for (const Sums& one : sums_) {
@@ -172,7 +177,7 @@ class ModuleWatch {
       if (!x || !is_floating(x.dtype())) {
         continue;
       }
-      if (forward_) {
+      if (forward_ && grad_enabled()) {  // not of a model that losses are compared with
         sums_[place].activations += squares(x);
         sums_[place].seen = true;
       }
@@ -188,7 +193,7 @@ class ModuleWatch {
 
   std::vector<Sums> sums_;
   std::vector<nn::HookHandle> hooks_;
-  bool forward_ = true;
+  bool forward_ = false;
 };
 
 /// Parameters before a step, and what it changes of them, by the groups of the config.
@@ -216,26 +221,16 @@ class UpdateWatch {
 
   Json end() {
     const NoGrad constant;
-    std::map<std::size_t, Json> sums;
+    Json changes = Json::array();
     const std::vector<nn::ParameterPointer> all = parameters();
     for (std::size_t i = 0; i < all.size(); ++i) {
-      Json& sum = sums.try_emplace(group_of(*all[i]),
-                                   Json{{"elements", 0}, {"before", 0.0}, {"change", 0.0}})
-                      .first->second;
-      sum["elements"] = sum["elements"].get<std::int64_t>() + all[i]->value.numel();
-      sum["before"] = sum["before"].get<double>() + squares(before_[i]);
-      sum["change"] =
-          sum["change"].get<double>() + squares(ops::sub(all[i]->value, before_[i]));
+      changes.push_back({{"name", all[i]->name},
+                         {"group", group_of(*all[i])},
+                         {"elements", all[i]->value.numel()},
+                         {"before", squares(before_[i])},
+                         {"change", squares(ops::sub(all[i]->value, before_[i]))}});
     }
-    Json groups = Json::array();
-    for (const auto& [group, sum] : sums) {
-      Json entry = sum;
-      entry["group"] = group == patterns_.size()
-                           ? std::string(patterns_.empty() ? "all parameters" : "others")
-                           : fmt::format("optimizer.groups[{}]", group);
-      groups.push_back(entry);
-    }
-    return groups;
+    return changes;
   }
 
  private:
@@ -248,12 +243,12 @@ class UpdateWatch {
     }
     return trained;
   }
-  /// The last group that matches; their number: none does.
-  std::size_t group_of(const nn::Parameter& parameter) const {
-    std::size_t group = patterns_.size();
+  /// The last one that matches.
+  std::string group_of(const nn::Parameter& parameter) const {
+    std::string group = patterns_.empty() ? "all parameters" : "others";
     for (std::size_t i = 0; i < patterns_.size(); ++i) {
       for (const std::string& pattern : patterns_[i]) {
-        group = nn::matches(parameter, pattern) ? i : group;
+        group = nn::matches(parameter, pattern) ? fmt::format("optimizer.groups[{}]", i) : group;
       }
     }
     return group;
@@ -362,9 +357,8 @@ std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
   const StepScope kernels([&](StepContext& step) { step.planned_device = device.type; });
   Trainer trainer(run, device);
   trainer.resume(*opened.start.checkpoint);
-  trainer.repeat_only();
   const std::string why_not = why_not_eager(run.config);
-  if (run.config.graph.capture && request.step - trainer.done() > 1) {
+  if (run.config.graph.capture && (request.step - trainer.done() > 1 || !why_not.empty())) {
     trainer.capture_ahead();
   }
   while (trainer.done() + 1 < request.step) {
@@ -375,7 +369,7 @@ std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
     trainer.set_capture(false);
   }
   world.set_progress(request.step, "replaying");
-  RowWatch rows(trainer, run);
+  RowWatch rows(trainer);
   ModuleWatch modules;
   UpdateWatch update(run.config, trainer);
   const bool has_rows = request.rows && why_not.empty() && rows.begin();
@@ -384,7 +378,8 @@ std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
   }
   update.begin();
   const StepResult result = trainer.step(true);
-  Json mine = {{"loss", result.loss},
+  Json mine = {{"step", request.step},
+               {"loss", result.loss},
                {"grad_norm", result.grad_norm},
                {"lr", result.lr},
                {"skipped", result.skipped},
@@ -394,7 +389,7 @@ std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
   rows.end();
   mine["modules"] = modules.result();
   if (has_rows) {
-    mine["rows"] = rows.result(request.step);
+    mine["rows"] = rows.result();
   }
   const std::vector<std::string> all = texts_of_ranks(world, json_text(mine));
   return all.empty() ? "" : fmt::format("[{}]", fmt::join(all, ","));
@@ -470,7 +465,7 @@ ReplayedStep replayed_step(const std::string& json, const RecordedRun& run,
   const Json ranks = parse_json(json);
   const Dataset& data = data_task_of(opened.run).data();
   const Json& first = ranks.at(0);
-  ReplayedStep step{.step = opened.start.step,
+  ReplayedStep step{.step = first["step"].get<std::int64_t>(),
                     .checkpoint = opened.start.checkpoint.value_or(""),
                     .loss = first["loss"].is_number() ? first["loss"].get<double>() : NAN,
                     .grad_norm =
@@ -483,7 +478,6 @@ ReplayedStep replayed_step(const std::string& json, const RecordedRun& run,
   std::map<std::string, std::size_t> groups;
   for (const Json& rank : ranks) {
     if (rank.contains("rows")) {
-      step.step = rank["rows"]["step"].get<std::int64_t>();
       for (const Json& row : rank["rows"]["rows"]) {
         losses[row["row"].get<std::int64_t>()] = row["losses"].get<std::vector<double>>();
       }
@@ -513,11 +507,26 @@ ReplayedStep replayed_step(const std::string& json, const RecordedRun& run,
   std::ranges::stable_sort(step.rows, std::ranges::greater(), [](const ReplayedRow& row) {
     return row.loss / static_cast<double>(std::max<std::int64_t>(row.trained, 1));
   });
-  for (const Json& update : first["updates"]) {
-    step.updates.push_back({.group = update["group"].get<std::string>(),
-                            .parameters = update["elements"].get<std::int64_t>(),
-                            .before = std::sqrt(update["before"].get<double>()),
-                            .change = std::sqrt(update["change"].get<double>())});
+  std::set<std::string> parameters;
+  for (const Json& rank : ranks) {
+    for (const Json& update : rank["updates"]) {
+      if (!parameters.insert(update["name"].get<std::string>()).second) {
+        continue;
+      }
+      const std::string group = update["group"].get<std::string>();
+      const auto [place, fresh] = groups.try_emplace(group, step.updates.size());
+      if (fresh) {
+        step.updates.push_back({.group = group});
+      }
+      ReplayedUpdate& sum = step.updates[place->second];
+      sum.parameters += update["elements"].get<std::int64_t>();
+      sum.before += update["before"].get<double>();
+      sum.change += update["change"].get<double>();
+    }
+  }
+  for (ReplayedUpdate& update : step.updates) {
+    update.before = std::sqrt(update.before);
+    update.change = std::sqrt(update.change);
   }
   if (const std::optional<StepMetrics> recorded = recorded_metrics(run, step.step)) {
     step.recorded_loss = recorded->loss;

@@ -169,12 +169,6 @@ void Trainer::watch_spikes() {
   }
 }
 
-void Trainer::repeat_only() {
-  if (policy_ && policy_->action != SpikeAction::skip) {
-    training_->set_update_guard(nullptr);
-  }
-}
-
 void Trainer::give_texts() {
   std::map<std::string, std::string>& texts = training_->checkpoints().texts();
   if (const RowHistory* const history = task_->history();

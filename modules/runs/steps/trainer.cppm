@@ -63,8 +63,6 @@ class Trainer {
   RankTask& task() { return *task_; }
   /// With train.on_spike: what the last step was, if it was one.
   const std::optional<Spike>& spike() const { return spike_; }
-  /// Refuses no step any more, whatever the policy is but `skip`: for who repeats steps.
-  void repeat_only();
   /// After a step that was refused: the state of this checkpoint again, from which on the rows of
   /// the step are left out. Returns their places. Errors (input): see RowHistory::leave_out; the
   /// rows are not those of files.
