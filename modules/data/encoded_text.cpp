@@ -83,7 +83,8 @@ struct EncodedText::State {
   // Pieces that were read last: windows follow each other within one.
   std::mutex mutex;
   std::deque<std::pair<std::size_t, std::shared_ptr<const std::vector<TokenId>>>> kept;
-  std::map<std::size_t, std::vector<std::int64_t>> record_lines;  // by file: of its pieces, in order
+  std::map<std::size_t, std::vector<std::int64_t>>
+      record_lines;  // by file: of its pieces, in order
 
   std::vector<TokenId> encode(const Piece& piece, std::string_view bytes) const;
   void add_bad(const std::string& file, std::int64_t line, const std::string& fault,

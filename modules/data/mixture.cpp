@@ -103,8 +103,8 @@ Mixture::SourceRow Mixture::at(std::int64_t place) const {
 
 std::int64_t Mixture::place_of(const SourceRow& row) const {
   const auto order = order_of(row.source, row.epoch);
-  const std::int64_t number = row.epoch * sources_[row.source].rows->rows() +
-                              (order ? order->index_of(row.row) : row.row);
+  const std::int64_t number =
+      row.epoch * sources_[row.source].rows->rows() + (order ? order->index_of(row.row) : row.row);
   if (sources_.size() == 1) {
     return number;
   }

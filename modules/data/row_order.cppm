@@ -42,8 +42,8 @@ class RowOrder {
  private:
   /// Turns between two changes of what is left out.
   struct Part {
-    std::int64_t from = 0;   // turn
-    std::int64_t place = 0;  // of that turn
+    std::int64_t from = 0;                        // turn
+    std::int64_t place = 0;                       // of that turn
     std::vector<std::vector<std::int64_t>> rows;  // left out, by source
     std::shared_ptr<LeftOutPlaces> places = {};   // of them
   };

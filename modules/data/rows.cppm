@@ -21,8 +21,8 @@ struct RowRecord {
   RecordPlace place = {};
   std::int64_t begin = 0;  // [begin, end) of the row's positions
   std::int64_t end = 0;
-  std::int64_t trained = 0;   // of them
-  bool is_document = false;   // all of it; it can be left out alone
+  std::int64_t trained = 0;    // of them
+  bool is_document = false;    // all of it; it can be left out alone
   bool counts_tokens = false;  // see TokenRange::counts
 };
 

@@ -14,13 +14,13 @@ export import :data_sources;  // the sources that its section [data] names
 export import :plugins;       // the plugins that it names
 
 // The data.
-export import :run_model;   // which model and tokenizer it names
-export import :sources;     // what the data are read from
-export import :exclusions;  // rows that it leaves out, as checkpoints have them
-export import :row_finder;  // the rows that places name
-export import :row_history; // which row each step takes
-export import :dataset;     // the batches
-export import :text_files;  // the files of data.text
+export import :run_model;    // which model and tokenizer it names
+export import :sources;      // what the data are read from
+export import :exclusions;   // rows that it leaves out, as checkpoints have them
+export import :row_finder;   // the rows that places name
+export import :row_history;  // which row each step takes
+export import :dataset;      // the batches
+export import :text_files;   // the files of data.text
 
 // What a run writes of its steps.
 export import :metrics;       // the metrics file

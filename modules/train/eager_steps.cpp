@@ -33,8 +33,7 @@ namespace tessera {
 namespace {
 
 /// The rows of a micro-batch, which are inputs where the step is recorded.
-Tensors rows_for(const StepPlan& plan, const MicroPart& part,
-                 const StepFunctions& functions) {
+Tensors rows_for(const StepPlan& plan, const MicroPart& part, const StepFunctions& functions) {
   if (plan.recorder() == nullptr) {
     return functions.rows(part.batch);
   }
@@ -72,8 +71,7 @@ void EagerSteps::set_scale() {
   }
 }
 
-void RowDivision::each(std::int64_t step,
-                            const std::function<void(const MicroPart&)>& body) const {
+void RowDivision::each(std::int64_t step, const std::function<void(const MicroPart&)>& body) const {
   for (std::int64_t number = 0; number < micro_batches(); ++number) {
     body(at(step, number));
   }
@@ -116,11 +114,11 @@ RowDivision EagerSteps::rows_of(const StepBatch& batch) const {
   const std::int64_t part = local_shape(*whole)[0];
   const std::int64_t parts = plan.batch_parts();
   RowDivision rows{.part = part,
-            .first = local_offset(*whole)[0],
-            .micro = part,
-            .equal = batch.rows % parts == 0,
-            .stride = part,
-            .all = batch.rows};
+                   .first = local_offset(*whole)[0],
+                   .micro = part,
+                   .equal = batch.rows % parts == 0,
+                   .stride = part,
+                   .all = batch.rows};
   if (batch.micro_rows != 0) {
     if (!rows.equal || batch.micro_rows < 1 || part % batch.micro_rows != 0) {
       fail({.thing = "training",

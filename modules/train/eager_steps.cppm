@@ -88,8 +88,8 @@ class EagerSteps {
   double lr_of(const StepBatch& batch) const;
   RowDivision shards_of(const StepBatch& batch) const;
   /// The gradients of all micro-batches, and the sums over all ranks, divided by the weight.
-  WholeSums gradients(const StepBatch& batch, const RowDivision& rows, const StepFunctions& functions,
-                      const StepPlan& of_step);
+  WholeSums gradients(const StepBatch& batch, const RowDivision& rows,
+                      const StepFunctions& functions, const StepPlan& of_step);
   void update(const StepPlan& of_step);
 
   std::function<std::string()> last_checkpoint_;

@@ -27,7 +27,7 @@ double median(std::vector<double> values) {
 
 std::optional<Spike> spike_of(const char* name, double value, const std::vector<double>& before,
                               double over) {
-  constexpr double normal = 1.4826;       // standard deviations in a median absolute deviation
+  constexpr double normal = 1.4826;      // standard deviations in a median absolute deviation
   constexpr double least_spread = 0.01;  // of the median
   const bool known = before.size() >= SpikeDetector::least;
   const double usual = before.empty() ? 0 : median(before);

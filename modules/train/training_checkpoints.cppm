@@ -40,8 +40,8 @@ class TrainingCheckpoints {
   /// base has its hash. Before anything is loaded, and the same on all ranks. Without tensors,
   /// everything is saved.
   void set_base(std::shared_ptr<const CheckpointBase> base) { base_ = std::move(base); }
-  /// Texts of whoever trains that are part of the state, by their names. After a load they are those
-  /// that were loaded.
+  /// Texts of whoever trains that are part of the state, by their names. After a load they are
+  /// those that were loaded.
   std::map<std::string, std::string>& texts() { return texts_; }
   /// The part of `state` that is saved.
   StateDict saved_state();
@@ -98,7 +98,7 @@ class TrainingCheckpoints {
   CheckpointSaver saver_;
   std::shared_ptr<const CheckpointBase> base_;  // null: there is none
   std::map<std::string, std::string> texts_;
-  std::optional<std::string> ended_save_;       // that an error's text has waited for
+  std::optional<std::string> ended_save_;  // that an error's text has waited for
 };
 
 }  // namespace tessera

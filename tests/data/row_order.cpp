@@ -126,8 +126,9 @@ TEST_CASE("a source must keep rows when some are left out") {
   order.leave_out(0, {{RowNumber{0, 0}}});
   const std::string error =
       input_error([&] { order.leave_out(2, {{RowNumber{0, 1}, RowNumber{0, 2}}}); });
-  CHECK(has(error, "too few rows of source 1 are left when 3 are left out (expected at least 1, "
-                   "got 0)"));
+  CHECK(has(error,
+            "too few rows of source 1 are left when 3 are left out (expected at least 1, "
+            "got 0)"));
   CHECK(order.at(5).row != 0);
 }
 

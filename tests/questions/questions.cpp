@@ -24,6 +24,10 @@ using tessera::testing::Folder;
 using tessera::testing::lines_of;
 using tessera::testing::read_file;
 
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 struct Answer {
   int code = -1;
   std::string out;
@@ -172,8 +176,8 @@ TEST_CASE("documents of packed rows have their tokens, and windows of texts thei
 
   const Folder texts;
   texts.write("text.txt", std::string(1000, 'x') + std::string(1000, 'y'));
-  texts.write("run.toml", config("text = [\"text.txt\"]\norder = \"sequential\"\n",
-                                 "steps = 2\nbatch = 3\n"));
+  texts.write("run.toml",
+              config("text = [\"text.txt\"]\norder = \"sequential\"\n", "steps = 2\nbatch = 3\n"));
   train(texts);
   CHECK(places_of(json_of(texts, "data where saved --step 2")) ==
         std::vector<std::string>{texts / "text.txt:72", texts / "text.txt:96",
@@ -182,7 +186,8 @@ TEST_CASE("documents of packed rows have their tokens, and windows of texts thei
   CHECK(seen["steps"] == Json::parse(R"([{"step": 2, "row": 1, "excluded": false}])"));
 }
 
-TEST_CASE("a step that is replayed has the recorded bits, and the losses of its rows are its loss") {
+TEST_CASE(
+    "a step that is replayed has the recorded bits, and the losses of its rows are its loss") {
   const std::vector<Layout> layouts = {
       {"one rank", "", "micro_batch = 2\n"},
       {"dropout, captured", "", "micro_batch = 1\n", "[graph]\ncapture = true\n"},
@@ -194,8 +199,8 @@ TEST_CASE("a step that is replayed has the recorded bits, and the losses of its 
     INFO(layout.name);
     const Folder folder;
     folder.write("rows.jsonl", records(60));
-    std::string text = config(jsonl + layout.data, "steps = 8\nbatch = 4\n" + layout.train,
-                              layout.more);
+    std::string text =
+        config(jsonl + layout.data, "steps = 8\nbatch = 4\n" + layout.train, layout.more);
     if (layout.name.starts_with("dropout")) {
       text.insert(text.find("[data]"), "dropout = 0.2\n");
     }
@@ -232,8 +237,7 @@ TEST_CASE("a step that is replayed has the recorded bits, and the losses of its 
     CHECK(folder.names_below("saved") == before);
     CHECK(read_file(folder / "metrics.jsonl") == metrics);
     if (layout.name == "any layout") {
-      folder.write("other.toml",
-                   config(jsonl, "steps = 8\nbatch = 4\n" + layout.train));
+      folder.write("other.toml", config(jsonl, "steps = 8\nbatch = 4\n" + layout.train));
       CHECK(json_of(folder, "replay saved --step 7 --layout other.toml")["same"] == true);
     }
   }
@@ -243,9 +247,8 @@ TEST_CASE("a run that is continued without rows takes all others in their order"
   for (const bool packed : {false, true}) {
     const Folder folder;
     folder.write("rows.jsonl", records(20));
-    folder.write("run.toml",
-                 config(jsonl + (packed ? "packing = \"documents\"\n" : ""),
-                        "steps = 16\nbatch = 3\n"));
+    folder.write("run.toml", config(jsonl + (packed ? "packing = \"documents\"\n" : ""),
+                                    "steps = 16\nbatch = 3\n"));
     train(folder, "train.steps=4");
     std::vector<std::string> all;  // without what is left out
     const auto take = [&](int first, int last) {
@@ -262,7 +265,8 @@ TEST_CASE("a run that is continued without rows takes all others in their order"
       }
       return places;
     };
-    REQUIRE(ask(folder, "train run.toml checkpoint.folder=whole log.metrics=whole.jsonl").code == 0);
+    REQUIRE(ask(folder, "train run.toml checkpoint.folder=whole log.metrics=whole.jsonl").code ==
+            0);
     std::vector<std::string> whole;
     for (int step = 5; step <= 16; ++step) {
       for (const std::string& place :
@@ -280,8 +284,8 @@ TEST_CASE("a run that is continued without rows takes all others in their order"
     std::erase_if(whole, [&](const std::string& place) { return out.contains(place); });
     const std::vector<std::string> taken = take(5, 12);
     REQUIRE(taken.size() <= whole.size());
-    CHECK(taken == std::vector<std::string>(whole.begin(),
-                                            whole.begin() + static_cast<long>(taken.size())));
+    CHECK(taken ==
+          std::vector<std::string>(whole.begin(), whole.begin() + static_cast<long>(taken.size())));
     // The exclusion is part of the checkpoint: without the key it holds all the same.
     train(folder);
     const std::vector<std::string> further = take(5, 16);
@@ -323,35 +327,34 @@ TEST_CASE("what cannot be answered is an error that says why") {
     CHECK(answer.code == 2);
     return answer.error;
   };
-  using Catch::Matchers::ContainsSubstring;
-  CHECK_THAT(error_of("replay saved --step 4"),
-             ContainsSubstring("there is no checkpoint before step 4"));
-  CHECK_THAT(error_of("replay saved --step 7"),
-             ContainsSubstring("the run has no such step (expected 1 to 6, got 7)"));
-  CHECK_THAT(error_of("data where saved --step 0"), ContainsSubstring("no such step"));
-  CHECK_THAT(error_of("data seen saved rows.jsonl:99"),
-             ContainsSubstring("no row of the training has this place"));
-  CHECK_THAT(error_of("data seen saved other.jsonl:1"),
-             ContainsSubstring("no row of the training has this place"));
-  CHECK_THAT(error_of("replay nowhere --step 5"), ContainsSubstring("there is no such folder"));
-  CHECK_THAT(error_of("replay saved --step 5 --layout run.toml"),
-             ContainsSubstring("the run's bits depend on its layout"));
+  std::string error;
+  CHECK(has(error_of("replay saved --step 4"), "there is no checkpoint before step 4"));
+  CHECK(
+      has(error_of("replay saved --step 7"), "the run has no such step (expected 1 to 6, got 7)"));
+  CHECK(has(error_of("data where saved --step 0"), "no such step"));
+  CHECK(has(error_of("data seen saved rows.jsonl:99"), "no row of the training has this place"));
+  CHECK(has(error_of("data seen saved other.jsonl:1"), "no row of the training has this place"));
+  CHECK(has(error_of("replay nowhere --step 5"), "there is no such folder"));
+  CHECK(has(error_of("replay saved --step 5 --layout run.toml"),
+            "the run's bits depend on its layout"));
   folder.write("twice.rows", line(folder, 3) + "\n" + line(folder, 3) + "\n");
-  CHECK_THAT(error_of("train run.toml data.exclude=twice.rows train.steps=8"),
-             ContainsSubstring("twice.rows:2") && ContainsSubstring("is named twice"));
+  error = error_of("train run.toml data.exclude=twice.rows train.steps=8");
+  CHECK(has(error, "twice.rows:2"));
+  CHECK(has(error, "is named twice"));
   folder.write("unknown.rows", line(folder, 30) + "\n");
-  CHECK_THAT(error_of("train run.toml data.exclude=unknown.rows train.steps=8"),
-             ContainsSubstring("no row of the training has this place"));
+  CHECK(has(error_of("train run.toml data.exclude=unknown.rows train.steps=8"),
+            "no row of the training has this place"));
   folder.write("wrong.rows", "rows\n");
-  CHECK_THAT(error_of("train run.toml data.exclude=wrong.rows train.steps=8"),
-             ContainsSubstring("wrong.rows:1") && ContainsSubstring("it is not the place of a row"));
+  error = error_of("train run.toml data.exclude=wrong.rows train.steps=8");
+  CHECK(has(error, "wrong.rows:1"));
+  CHECK(has(error, "it is not the place of a row"));
   std::string changed = records(20);
   changed[changed.find("aaa")] = 'b';
   folder.write("rows.jsonl", changed);
-  CHECK_THAT(error_of("replay saved --step 5"),
-             ContainsSubstring("the run's data have changed since: " + (folder / "rows.jsonl")));
+  CHECK(has(error_of("replay saved --step 5"),
+            "the run's data have changed since: " + (folder / "rows.jsonl")));
   std::filesystem::remove(folder / "rows.jsonl");
-  CHECK_THAT(error_of("data where saved --step 5"), ContainsSubstring("which is gone"));
+  CHECK(has(error_of("data where saved --step 5"), "which is gone"));
 }
 
 namespace {
@@ -415,8 +418,7 @@ TEST_CASE("a step with poisoned rows is named, left out, or gone back from") {
     REQUIRE_FALSE(steps.empty());
     std::set<std::string> named;
     for (const int step : steps) {
-      const Json replayed =
-          json_of(folder, "replay saved --rows --step " + std::to_string(step));
+      const Json replayed = json_of(folder, "replay saved --rows --step " + std::to_string(step));
       CHECK(replayed["same"] == true);
       CHECK(replayed["skipped"] == true);
       named.insert(replayed["rows"][0]["documents"][0]["place"].get<std::string>());
@@ -455,7 +457,9 @@ TEST_CASE("the state of the detector is part of a checkpoint") {
   folder.write("rows.jsonl", poisoned(240, {150, 151, 152}));
   folder.write("run.toml", spiked_config("skip", {}));
   train(folder);
-  train(folder, "checkpoint.folder=parts log.metrics=parts.jsonl train.steps=20 optimizer.schedule=constant");
+  train(
+      folder,
+      "checkpoint.folder=parts log.metrics=parts.jsonl train.steps=20 optimizer.schedule=constant");
   train(folder, "checkpoint.folder=parts log.metrics=parts.jsonl optimizer.schedule=constant");
   const Json whole = metrics_of(folder, "metrics.jsonl");
   const Json parts = metrics_of(folder, "parts.jsonl");
@@ -472,11 +476,12 @@ TEST_CASE("poisoned rows are named by replays and left out by rollback in five l
   for (int i = 0; i < 100; ++i) {
     bad.insert(400 + 15 * i);
   }
-  const std::vector<Layout> layouts = {{"one rank"},
-                                       {"packed", "packing = \"documents\"\n"},
-                                       {"sharded", "", "", sharded},
-                                       {"sharded, packed", "packing = \"documents\"\n", "", sharded},
-                                       {"tensor parallel", "", "micro_batch = 2\n", tensor_parallel}};
+  const std::vector<Layout> layouts = {
+      {"one rank"},
+      {"packed", "packing = \"documents\"\n"},
+      {"sharded", "", "", sharded},
+      {"sharded, packed", "packing = \"documents\"\n", "", sharded},
+      {"tensor parallel", "", "micro_batch = 2\n", tensor_parallel}};
   for (const Layout& layout : layouts) {
     INFO(layout.name);
     const Folder folder;
@@ -489,13 +494,14 @@ TEST_CASE("poisoned rows are named by replays and left out by rollback in five l
     std::size_t missed = 0;
     std::size_t seen = 0;
     for (const int i : bad) {
-      const Json steps = json_of(folder, "data seen saved " + line(folder, static_cast<std::uint64_t>(i)));
+      const Json steps =
+          json_of(folder, "data seen saved " + line(folder, static_cast<std::uint64_t>(i)));
       if (steps["steps"].empty() || steps["steps"][0]["step"].get<int>() < 100) {
         continue;
       }
       ++seen;
-      const Json step = json_of(
-          folder, "replay saved --rows --step " + std::to_string(steps["steps"][0]["step"].get<int>()));
+      const Json step = json_of(folder, "replay saved --rows --step " +
+                                            std::to_string(steps["steps"][0]["step"].get<int>()));
       double worst_good = 0;
       double own = 0;
       for (const Json& row : step["rows"]) {

@@ -351,13 +351,13 @@ class CommandLine {
                             [this] { return run_replay(asked_); });
     add_question(*command);
     add_step(*command);
-    command->add_flag("--rows", asked_.rows,
-                      "The loss of each row, and the tokens that lost most");
+    command->add_flag("--rows", asked_.rows, "The loss of each row, and the tokens that lost most");
     command->add_flag("--modules", asked_.modules,
                       "The norms of each module's outputs and their gradients");
-    command->add_option("--layout", asked_.layout,
-                        "By the mesh and the [[parallel]] entries of this config, for a run with "
-                        "train.reproducible=layout")
+    command
+        ->add_option("--layout", asked_.layout,
+                     "By the mesh and the [[parallel]] entries of this config, for a run with "
+                     "train.reproducible=layout")
         ->type_name("CONFIG");
     command->add_option("--html", asked_.html, "Also write it as an HTML page to this file")
         ->type_name("FILE");

@@ -101,26 +101,25 @@ void add_lines(TableRows& lines, const StepRow& row, std::int64_t number, const 
   for (std::size_t i = 0; i < row.records.size(); ++i) {
     const data::RowRecord& record = row.records[i];
     const bool first = i == 0;
-    lines.push_back({first ? fmt::format("{}", number) : "",
-                     first ? ranks_text(share.ranks) : "",
-                     first ? fmt::format("{}", share.micro_batch) : "",
-                     first ? fmt::format("{}", row.epoch + 1) : "", shown(to_string(record.place)),
-                     fmt::format("{}-{}", record.begin, record.end - 1),
-                     is_padded(row.padded, record) ? "left out"
-                                                   : fmt::format("{}", record.trained)});
+    lines.push_back(
+        {first ? fmt::format("{}", number) : "", first ? ranks_text(share.ranks) : "",
+         first ? fmt::format("{}", share.micro_batch) : "",
+         first ? fmt::format("{}", row.epoch + 1) : "", shown(to_string(record.place)),
+         fmt::format("{}-{}", record.begin, record.end - 1),
+         is_padded(row.padded, record) ? "left out" : fmt::format("{}", record.trained)});
   }
 }
 
 /// Of a place's rows, the steps that have them.
-struct SeenStep {
+struct StepOfRow {
   std::int64_t step = 0;  // from 1
   std::int64_t row = 0;
   bool excluded = false;  // the row has other documents, and this one is padding
 };
 
-std::vector<SeenStep> steps_with(const runs::Dataset& data, const runs::FoundRow& found,
-                                 std::int64_t steps) {
-  std::vector<SeenStep> seen;
+std::vector<StepOfRow> steps_with(const runs::Dataset& data, const runs::FoundRow& found,
+                                  std::int64_t steps) {
+  std::vector<StepOfRow> seen;
   const data::RowOrder& order = data.history().order();
   const std::int64_t turns = steps * data.history().batch();
   for (std::int64_t epoch = 0;; ++epoch) {
@@ -139,14 +138,13 @@ std::vector<SeenStep> steps_with(const runs::Dataset& data, const runs::FoundRow
 }
 
 /// The run with its data, checked as far as rows need it.
-struct AskedRun {
+struct OpenRun {
   runs::RecordedRun recorded;
   std::shared_ptr<const runs::DataTask> task;
 };
 
-AskedRun asked_run(const QuestionArguments& arguments) {
-  AskedRun run{
-      .recorded = runs::open_recorded(arguments.run, arguments.plugins, arguments.step)};
+OpenRun open_asked(const QuestionArguments& arguments) {
+  OpenRun run{.recorded = runs::open_recorded(arguments.run, arguments.plugins, arguments.step)};
   if (arguments.step != 0 || arguments.place.empty()) {
     runs::check_step(run.recorded, arguments.step);
   }
@@ -157,7 +155,7 @@ AskedRun asked_run(const QuestionArguments& arguments) {
 }  // namespace
 
 int run_data_where(const QuestionArguments& arguments) {
-  const AskedRun run = asked_run(arguments);
+  const OpenRun run = open_asked(arguments);
   runs::OpenedRun opened =
       runs::open_run(runs::with_data(run.recorded.spec, run.task->data()), run.task, false);
   if (runs::has_mode(opened.run.config)) {
@@ -183,19 +181,18 @@ int run_data_where(const QuestionArguments& arguments) {
 
 int run_data_seen(const QuestionArguments& arguments) {
   const data::RecordPlace place = data::parse_record_place(arguments.place);
-  const AskedRun run = asked_run(arguments);
+  const OpenRun run = open_asked(arguments);
   const runs::Dataset& data = run.task->data();
   const std::int64_t steps = runs::with_data(run.recorded.spec, data).train.steps;
-  const std::vector<runs::FoundRow> found =
-      runs::find_rows(data.training(), {{place}}).front();
+  const std::vector<runs::FoundRow> found = runs::find_rows(data.training(), {{place}}).front();
   if (found.empty()) {
     fail_input({.thing = shown(arguments.place),
                 .wrong = "no row of the training has this place",
                 .expected = "FILE:LINE of its data; rows of the validation are not trained on"});
   }
-  std::map<std::pair<std::int64_t, std::int64_t>, SeenStep> seen;
+  std::map<std::pair<std::int64_t, std::int64_t>, StepOfRow> seen;
   for (const runs::FoundRow& row : found) {
-    for (const SeenStep& step : steps_with(data, row, steps)) {
+    for (const StepOfRow& step : steps_with(data, row, steps)) {
       seen[{step.step, step.row}] = step;
     }
   }
@@ -205,14 +202,17 @@ int run_data_seen(const QuestionArguments& arguments) {
     for (const auto& [key, step] : seen) {
       all.push_back({{"step", step.step}, {"row", step.row}, {"excluded", step.excluded}});
     }
-    fmt::print("{}\n",
-               json_text(Json{{"place", arguments.place}, {"saved_step", done}, {"steps", all}}, 2));
+    fmt::print(
+        "{}\n",
+        json_text(Json{{"place", arguments.place}, {"saved_step", done}, {"steps", all}}, 2));
     return 0;
   }
   TableRows lines;
   for (const auto& [key, step] : seen) {
     lines.push_back({fmt::format("step {}", step.step), fmt::format("row {}", step.row),
-                     step.excluded ? "left out" : step.step > done ? "not yet in a checkpoint" : ""});
+                     step.excluded      ? "left out"
+                     : step.step > done ? "not yet in a checkpoint"
+                                        : ""});
   }
   fmt::print("{}{}\n", format_table(lines),
              seen.empty() ? fmt::format("no step of {} has it", steps)

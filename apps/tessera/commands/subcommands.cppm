@@ -179,8 +179,8 @@ struct QuestionArguments {
 int run_data_where(const QuestionArguments& arguments);
 /// `tessera data seen`: the steps that have a row. Errors (input): as above; no row has the place.
 int run_data_seen(const QuestionArguments& arguments);
-/// `tessera replay`: computes a step again. Returns 1 where its loss or norm is not what the run has
-/// recorded, else 0. Errors (input): those of runs::open_replay.
+/// `tessera replay`: computes a step again. Returns 1 where its loss or norm is not what the run
+/// has recorded, else 0. Errors (input): those of runs::open_replay.
 int run_replay(const QuestionArguments& arguments);
 
 int run_checkpoint_info(const std::string& path, bool json);

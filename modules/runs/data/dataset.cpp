@@ -202,8 +202,7 @@ void Dataset::leave_out(const RunSpec& config, const ContinuedRows& continued) {
   history->restore(continued.before);
   if (!config.data.exclude.empty()) {
     at_key(config, "data.exclude", [&] {
-      newly_excluded_ =
-          history->leave_out(continued.step, read_row_places(config.data.exclude));
+      newly_excluded_ = history->leave_out(continued.step, read_row_places(config.data.exclude));
     });
   }
   history_ = std::move(history);

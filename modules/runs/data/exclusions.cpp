@@ -87,8 +87,7 @@ std::vector<data::RecordPlace> read_row_places(const std::string& file) {
     }
     std::error_code ignored;
     const std::filesystem::path beside = std::filesystem::path(file).parent_path() / place.file;
-    if (!std::filesystem::exists(place.file, ignored) &&
-        std::filesystem::exists(beside, ignored)) {
+    if (!std::filesystem::exists(place.file, ignored) && std::filesystem::exists(beside, ignored)) {
       place.file = beside.string();
     }
     if (!seen.insert(to_string(place)).second) {

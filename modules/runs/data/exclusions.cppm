@@ -9,7 +9,7 @@ export namespace tessera::runs {
 
 /// Rows that are left out from a step on, besides those that were left out before.
 struct ExcludedRows {
-  std::int64_t from = 0;           // steps that were done
+  std::int64_t from = 0;               // steps that were done
   std::vector<std::string> rows = {};  // their places, "/data/a.jsonl:17"
 };
 /// All of a run, in the order of its steps.
@@ -32,8 +32,8 @@ Exclusions exclusions_of(const std::string& text, const std::string& where);
 std::int64_t count_of(const Exclusions& all);
 
 /// The places in a file of data.exclude; blank lines and those that begin with '#' are none. A file
-/// that is not found as it is named is looked for beside this one. Errors (input), with the line: it
-/// is not a place; a place is there twice.
+/// that is not found as it is named is looked for beside this one. Errors (input), with the line:
+/// it is not a place; a place is there twice.
 std::vector<data::RecordPlace> read_row_places(const std::string& file);
 
 }  // namespace tessera::runs

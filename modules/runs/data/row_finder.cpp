@@ -26,9 +26,9 @@ std::string canonical(const std::string& path) {
 }
 
 /// The places that are looked for, by file and number.
-class WantedPlaces {
+class PlaceFinder {
  public:
-  explicit WantedPlaces(std::span<const data::RecordPlace> places) : places_(places) {
+  explicit PlaceFinder(std::span<const data::RecordPlace> places) : places_(places) {
     for (std::size_t i = 0; i < places.size(); ++i) {
       by_file_[canonical(places[i].file)].emplace(places[i].number, i);
     }
@@ -76,9 +76,8 @@ class WantedPlaces {
       const data::RecordPlace& place = places_[at->second];
       const std::int64_t end = record.place.token + record.end - record.begin;
       // Of a text that begins in a row before, its later tokens are in this row.
-      const bool has_token =
-          record.is_document || record.counts_tokens || place.token == 0 ||
-          (place.token >= record.place.token && place.token < end);
+      const bool has_token = record.is_document || record.counts_tokens || place.token == 0 ||
+                             (place.token >= record.place.token && place.token < end);
       if (has_token) {
         use(at->second);
       }
@@ -109,7 +108,7 @@ void each_record(const data::Mixture& training, const F& use) {
 
 std::vector<std::vector<FoundRow>> find_rows(const data::Mixture& training,
                                              std::span<const data::RecordPlace> places) {
-  WantedPlaces wanted(places);
+  PlaceFinder wanted(places);
   each_record(training, [&](const data::RowNumber&, const auto& records, std::size_t i) {
     wanted.know(records[i].place.file);
   });

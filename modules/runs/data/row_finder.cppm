@@ -8,8 +8,8 @@ export namespace tessera::runs {
 /// A row of a training that has something of a place: a whole document, or tokens of a text.
 struct FoundRow {
   data::RowNumber row = {};
-  std::size_t record = 0;     // which of the row's
-  std::size_t records = 0;    // that the row has
+  std::size_t record = 0;   // which of the row's
+  std::size_t records = 0;  // that the row has
   data::RowRecord what = {};
   bool begins = false;  // the row's first record begins at exactly this place
 };

@@ -158,8 +158,7 @@ class Opener {
     }
     const std::vector<std::string> files = names_of(find_text_files(source.paths).files);
     auto images = std::make_shared<data::LabelledImages>(
-        files, *reader_.images,
-        config_.data.bad_records == BadRecords::skip, source.forms);
+        files, *reader_.images, config_.data.bad_records == BadRecords::skip, source.forms);
     const std::string left_out = left_out_text({.blank_lines = images->blank_lines(),
                                                 .bad = images->bad(),
                                                 .first_bad = images->first_bad()},

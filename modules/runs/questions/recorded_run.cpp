@@ -107,9 +107,8 @@ std::string record_members(const Run& run) {
     for (const std::string& path : source.paths) {
       const FileTimes times = times_of(path);
       if (files.size() < most_files) {
-        files.push_back({{"path", absolute_path(path)},
-                         {"bytes", times.bytes},
-                         {"modified", times.modified}});
+        files.push_back(
+            {{"path", absolute_path(path)}, {"bytes", times.bytes}, {"modified", times.modified}});
       }
     }
   }
@@ -130,7 +129,8 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
                 .expected = "the folder of a run's checkpoints"});
   }
   found = checkpoints_in(folder);
-  if (found.empty() && fs::path(folder).lexically_normal().filename().string().starts_with("step-")) {
+  if (found.empty() &&
+      fs::path(folder).lexically_normal().filename().string().starts_with("step-")) {
     found = {folder};
   }
   if (found.empty()) {
@@ -145,13 +145,12 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
     std::from_chars(name.data(), name.data() + name.size(), number);
     run.saved.push_back({.step = number, .path = path});
   }
-  std::ranges::sort(run.saved, {}, &RecordedRun::Saved::step);
+  std::ranges::sort(run.saved, {}, &RecordedRun::Checkpoint::step);
   // The first one that was saved after the step has the description by which it was taken.
-  const auto behind = step == 0 ? run.saved.end()
-                                : std::ranges::lower_bound(run.saved, step, {},
-                                                           &RecordedRun::Saved::step);
-  const std::string& newest =
-      behind == run.saved.end() ? run.saved.back().path : behind->path;
+  const auto behind =
+      step == 0 ? run.saved.end()
+                : std::ranges::lower_bound(run.saved, step, {}, &RecordedRun::Checkpoint::step);
+  const std::string& newest = behind == run.saved.end() ? run.saved.back().path : behind->path;
   const CheckpointReader reader(newest, OpenFiles::when_read);
   run.fingerprint = stored_fingerprint(reader.meta(), newest);
   const nlohmann::json meta = parse_json(reader.meta(), false);
@@ -208,12 +207,12 @@ std::shared_ptr<const DataTask> open_task(const RecordedRun& run) {
     return found == values.end() ? std::string() : found->second;
   };
   if (content(own) != content(run.fingerprint)) {
-    fail_input({.thing = shown(run.folder),
-                .wrong = fmt::format("the run's data have changed since: {}",
-                                     changed_files(run.files)),
-                .expected = content(run.fingerprint),
-                .got = content(own),
-                .advice = "put back what it was trained on"});
+    fail_input(
+        {.thing = shown(run.folder),
+         .wrong = fmt::format("the run's data have changed since: {}", changed_files(run.files)),
+         .expected = content(run.fingerprint),
+         .got = content(own),
+         .advice = "put back what it was trained on"});
   }
   return task;
 }
@@ -227,8 +226,8 @@ void check_step(const RecordedRun& run, std::int64_t step) {
   }
 }
 
-const RecordedRun::Saved& checkpoint_before(const RecordedRun& run, std::int64_t step) {
-  const auto behind = std::ranges::lower_bound(run.saved, step, {}, &RecordedRun::Saved::step);
+const RecordedRun::Checkpoint& checkpoint_before(const RecordedRun& run, std::int64_t step) {
+  const auto behind = std::ranges::lower_bound(run.saved, step, {}, &RecordedRun::Checkpoint::step);
   if (behind == run.saved.begin()) {
     fail_input({.thing = shown(run.folder),
                 .wrong = fmt::format("there is no checkpoint before step {}", step),

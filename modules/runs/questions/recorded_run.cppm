@@ -14,18 +14,18 @@ export namespace tessera::runs {
 /// that is asked of it is written to its folders.
 struct RecordedRun {
   /// A checkpoint of a run.
-  struct Saved {
+  struct Checkpoint {
     std::int64_t step = 0;  // that is done
     std::string path = {};
   };
 
-  std::string folder;            // of its checkpoints
-  std::vector<Saved> saved = {};  // by steps
-  RunSpec spec = {};             // without outputs
-  std::string metrics = {};      // its metrics file; empty: none
+  std::string folder;                  // of its checkpoints
+  std::vector<Checkpoint> saved = {};  // by steps
+  RunSpec spec = {};                   // without outputs
+  std::string metrics = {};            // its metrics file; empty: none
   Fingerprint fingerprint = {};
-  Exclusions excluded = {};      // rows, as the last checkpoint has them
-  std::string files = "[]";      // those of the data, as JSON (record_members)
+  Exclusions excluded = {};  // rows, as the last checkpoint has them
+  std::string files = "[]";  // those of the data, as JSON (record_members)
 };
 
 /// The run whose checkpoints are in a folder, or whose one checkpoint it is. Its plugins are made
@@ -45,7 +45,7 @@ std::shared_ptr<const DataTask> open_task(const RecordedRun& run);
 /// Error (input): the run has no such step (from 1).
 void check_step(const RecordedRun& run, std::int64_t step);
 /// The newest checkpoint from which a step can be computed. Error (input): there is none before it.
-const RecordedRun::Saved& checkpoint_before(const RecordedRun& run, std::int64_t step);
+const RecordedRun::Checkpoint& checkpoint_before(const RecordedRun& run, std::int64_t step);
 /// What its metrics file has of a step; nothing: it has none of it.
 std::optional<StepMetrics> recorded_metrics(const RecordedRun& run, std::int64_t step);
 

@@ -96,8 +96,7 @@ class RowWatch {
     const auto local = [](const Tensor& x) { return to_doubles(ops::to_device(local_of(x), cpu)); };
     const std::vector<double> a = local(again);
     const std::vector<double> b = local(sum);
-    add_up_ = add_up_ && a.size() == b.size() &&
-              std::ranges::equal(a, b, [](double x, double y) {
+    add_up_ = add_up_ && a.size() == b.size() && std::ranges::equal(a, b, [](double x, double y) {
                 return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
               });
     // Rows are told by a tensor that is distributed as they are.
@@ -106,11 +105,10 @@ class RowWatch {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       numbers[i] = part.batch.first + static_cast<std::int64_t>(i);
     }
-    const Tensor rows =
-        from_local(ops::to_device(from_values(std::span<const std::int64_t>(numbers),
-                                              {part.batch.rows}),
-                                  local_of(losses).device()),
-                   trainer_.plan().row_layout());
+    const Tensor rows = from_local(
+        ops::to_device(from_values(std::span<const std::int64_t>(numbers), {part.batch.rows}),
+                       local_of(losses).device()),
+        trainer_.plan().row_layout());
     const std::vector<double> of_rows = whole_values(rows);
     const std::vector<double> values = whole_values(losses);
     const std::size_t each = of_rows.empty() ? 0 : values.size() / of_rows.size();
@@ -139,8 +137,7 @@ class ModuleWatch {
           [this, place](nn::Module&, const Tensors&, Tensors& outputs) { see(place, outputs); }));
     }
     // Blocks that compute their activations again do so in backward.
-    hooks_.push_back(
-        model.add_outer_pre_hook([this](nn::Module&, Tensors&) { forward_ = true; }));
+    hooks_.push_back(model.add_outer_pre_hook([this](nn::Module&, Tensors&) { forward_ = true; }));
     hooks_.push_back(
         model.add_hook([this](nn::Module&, const Tensors&, Tensors&) { forward_ = false; }));
   }
@@ -301,12 +298,12 @@ RunSpec with_layout(RunSpec spec, const RunSpec& layout) {
     }
   }
   if (layout.model.family != spec.model.family || !differ.empty()) {
-    fail_input({.thing = "--layout",
-                .wrong = differ.empty()
-                             ? "its config is of a model of another family"
-                             : fmt::format("its config is of another run: {} differ{}",
-                                           join_words(differ), differ.size() == 1 ? "s" : ""),
-                .expected = "the run's config with another mesh and other entries of [[parallel]]"});
+    fail_input(
+        {.thing = "--layout",
+         .wrong = differ.empty() ? "its config is of a model of another family"
+                                 : fmt::format("its config is of another run: {} differ{}",
+                                               join_words(differ), differ.size() == 1 ? "s" : ""),
+         .expected = "the run's config with another mesh and other entries of [[parallel]]"});
   }
   spec.mesh = layout.mesh;
   spec.parallel = layout.parallel;
@@ -322,7 +319,7 @@ RunSpec with_layout(RunSpec spec, const RunSpec& layout) {
 OpenedRun open_replay(const RecordedRun& run, const ReplayRequest& request,
                       const std::optional<RunSpec>& layout, const std::string& scratch) {
   check_step(run, request.step);
-  const RecordedRun::Saved& from = checkpoint_before(run, request.step);
+  const RecordedRun::Checkpoint& from = checkpoint_before(run, request.step);
   RecordedRun replayed = run;
   if (layout) {
     if (!run.spec.train.is_layout_free()) {
@@ -395,7 +392,7 @@ std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
   return all.empty() ? "" : fmt::format("[{}]", fmt::join(all, ","));
 }
 
-bool ReplayedStep::same() const {
+bool ReplayStep::same() const {
   const auto equal = [](double a, const std::optional<double>& b) {
     return b && std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(*b);
   };
@@ -416,15 +413,15 @@ std::string text_of_token(const Dataset& data, std::int64_t id) {
 }
 
 /// A row's losses, its documents', and its tokens.
-void add_row(ReplayedStep& step, const Dataset& data, std::int64_t number,
+void add_row(ReplayStep& step, const Dataset& data, std::int64_t number,
              const std::vector<double>& losses) {
   const std::int64_t index = step.step - 1;
   const data::Mixture::SourceRow at = data.history().at(index, number);
   const Batch batch = data.rows(index, number, 1);
   const std::vector<data::DocumentPlace> padded =
       data.history().padded(index, {.source = at.source, .row = at.row});
-  ReplayedRow row{.row = number,
-                  .trained = data.history().trained(index, {.source = at.source, .row = at.row})};
+  ReplayRow row{.row = number,
+                .trained = data.history().trained(index, {.source = at.source, .row = at.row})};
   const bool by_token = losses.size() == batch.targets.size();
   for (const double loss : losses) {
     row.loss += loss;
@@ -433,11 +430,11 @@ void add_row(ReplayedStep& step, const Dataset& data, std::int64_t number,
     if (std::ranges::find(padded, record.begin, &data::DocumentPlace::begin) != padded.end()) {
       continue;
     }
-    ReplayedDocument document{.place = to_string(record.place),
-                              .begin = record.begin,
-                              .end = record.end,
-                              .trained = record.trained,
-                              .loss = by_token ? 0 : row.loss};
+    ReplayDocument document{.place = to_string(record.place),
+                            .begin = record.begin,
+                            .end = record.end,
+                            .trained = record.trained,
+                            .loss = by_token ? 0 : row.loss};
     for (std::int64_t i = record.begin; by_token && i < record.end; ++i) {
       const auto place = static_cast<std::size_t>(i);
       document.loss += losses[place];
@@ -454,25 +451,24 @@ void add_row(ReplayedStep& step, const Dataset& data, std::int64_t number,
   step.rows.push_back(std::move(row));
   const std::size_t kept = std::min(most_tokens, step.tokens.size());
   std::ranges::partial_sort(step.tokens, step.tokens.begin() + static_cast<std::ptrdiff_t>(kept),
-                            std::ranges::greater(), &ReplayedToken::loss);
+                            std::ranges::greater(), &ReplayToken::loss);
   step.tokens.resize(kept);
 }
 
 }  // namespace
 
-ReplayedStep replayed_step(const std::string& json, const RecordedRun& run,
-                           const OpenedRun& opened) {
+ReplayStep replayed_step(const std::string& json, const RecordedRun& run, const OpenedRun& opened) {
   const Json ranks = parse_json(json);
   const Dataset& data = data_task_of(opened.run).data();
   const Json& first = ranks.at(0);
-  ReplayedStep step{.step = first["step"].get<std::int64_t>(),
-                    .checkpoint = opened.start.checkpoint.value_or(""),
-                    .loss = first["loss"].is_number() ? first["loss"].get<double>() : NAN,
-                    .grad_norm =
-                        first["grad_norm"].is_number() ? first["grad_norm"].get<double>() : NAN,
-                    .lr = first["lr"].get<double>(),
-                    .skipped = first["skipped"].get<bool>(),
-                    .note = first["note"].get<std::string>()};
+  ReplayStep step{
+      .step = first["step"].get<std::int64_t>(),
+      .checkpoint = opened.start.checkpoint.value_or(""),
+      .loss = first["loss"].is_number() ? first["loss"].get<double>() : NAN,
+      .grad_norm = first["grad_norm"].is_number() ? first["grad_norm"].get<double>() : NAN,
+      .lr = first["lr"].get<double>(),
+      .skipped = first["skipped"].get<bool>(),
+      .note = first["note"].get<std::string>()};
   std::map<std::int64_t, std::vector<double>> losses;
   std::map<std::string, std::size_t> places;
   std::map<std::string, std::size_t> groups;
@@ -501,10 +497,10 @@ ReplayedStep replayed_step(const std::string& json, const RecordedRun& run,
   for (const auto& [row, of_row] : losses) {
     add_row(step, data, row, of_row);
   }
-  for (ReplayedToken& token : step.tokens) {
+  for (ReplayToken& token : step.tokens) {
     token.text = text_of_token(data, token.token);
   }
-  std::ranges::stable_sort(step.rows, std::ranges::greater(), [](const ReplayedRow& row) {
+  std::ranges::stable_sort(step.rows, std::ranges::greater(), [](const ReplayRow& row) {
     return row.loss / static_cast<double>(std::max<std::int64_t>(row.trained, 1));
   });
   std::set<std::string> parameters;
@@ -518,13 +514,13 @@ ReplayedStep replayed_step(const std::string& json, const RecordedRun& run,
       if (fresh) {
         step.updates.push_back({.group = group});
       }
-      ReplayedUpdate& sum = step.updates[place->second];
+      ReplayUpdate& sum = step.updates[place->second];
       sum.parameters += update["elements"].get<std::int64_t>();
       sum.before += update["before"].get<double>();
       sum.change += update["change"].get<double>();
     }
   }
-  for (ReplayedUpdate& update : step.updates) {
+  for (ReplayUpdate& update : step.updates) {
     update.before = std::sqrt(update.before);
     update.change = std::sqrt(update.change);
   }

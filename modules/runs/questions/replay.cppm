@@ -18,7 +18,7 @@ struct ReplayRequest {
 };
 
 /// A document of a row.
-struct ReplayedDocument {
+struct ReplayDocument {
   std::string place = {};  // "a.jsonl:17"
   std::int64_t begin = 0;  // [begin, end) of the row's tokens
   std::int64_t end = 0;
@@ -27,15 +27,15 @@ struct ReplayedDocument {
 };
 
 /// A row of the step.
-struct ReplayedRow {
+struct ReplayRow {
   std::int64_t row = 0;  // of the step
-  std::vector<ReplayedDocument> documents = {};
+  std::vector<ReplayDocument> documents = {};
   std::int64_t trained = 0;
   double loss = 0;  // the sum of its losses
 };
 
 /// A token that lost much.
-struct ReplayedToken {
+struct ReplayToken {
   std::int64_t row = 0;
   std::int64_t position = 0;  // of the row; it is predicted there
   std::string place = {};     // of its document
@@ -45,21 +45,22 @@ struct ReplayedToken {
 };
 
 /// The 2-norms of a module's outputs and of their gradients, over the whole step and all ranks.
-struct ReplayedModule {
+struct ReplayModule {
   std::string name = {};
   double activations = 0;
   std::optional<double> gradients = {};  // none: they have none
 };
 
 /// What the optimizer has changed of some parameters.
-struct ReplayedUpdate {
-  std::string group = {};  // "optimizer.groups[0]", "others"
+struct ReplayUpdate {
+  std::string group = {};       // "optimizer.groups[0]", "others"
   std::int64_t parameters = 0;  // elements
   double before = 0;            // their 2-norm
   double change = 0;            // the norm of the difference
 };
 
-struct ReplayedStep {
+/// What a step is that was computed again.
+struct ReplayStep {
   std::int64_t step = 0;
   std::string checkpoint = {};
   double loss = 0;
@@ -73,10 +74,10 @@ struct ReplayedStep {
   /// Whether the losses of the rows, added as the run adds them, are the loss in all bits; none:
   /// rows were not looked at.
   std::optional<bool> rows_are_loss = {};
-  std::vector<ReplayedRow> rows = {};  // those with the largest mean loss of a token first
-  std::vector<ReplayedToken> tokens = {};
-  std::vector<ReplayedModule> modules = {};  // in the order of the model
-  std::vector<ReplayedUpdate> updates = {};
+  std::vector<ReplayRow> rows = {};  // those with the largest mean loss of a token first
+  std::vector<ReplayToken> tokens = {};
+  std::vector<ReplayModule> modules = {};  // in the order of the model
+  std::vector<ReplayUpdate> updates = {};
   std::string note = {};  // what could not be looked at, and why
 };
 
@@ -94,7 +95,6 @@ std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
                         collective::World& world);
 
 /// What that JSON says, with what the run has recorded.
-ReplayedStep replayed_step(const std::string& json, const RecordedRun& run,
-                           const OpenedRun& opened);
+ReplayStep replayed_step(const std::string& json, const RecordedRun& run, const OpenedRun& opened);
 
 }  // namespace tessera::runs

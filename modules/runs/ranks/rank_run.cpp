@@ -258,15 +258,14 @@ class RankRun {
     }
     const Spike& spike = *trainer_->spike();
     RowHistory* const history = trainer_->task().history();
-    const std::string rows =
-        history == nullptr
-            ? "not known, as the program has a task of its own"
-            : places_text(places_of_step(*history, trainer_->done() - 1));
-    const std::string what =
-        fmt::format("step {}: {} {} is far above the {} of the steps before (spread {}); its rows: "
-                    "{}",
-                    trainer_->done(), spike.name == "loss" ? "the loss" : "the gradient norm",
-                    printable(spike.value), printable(spike.usual), printable(spike.spread), rows);
+    const std::string rows = history == nullptr
+                                 ? "not known, as the program has a task of its own"
+                                 : places_text(places_of_step(*history, trainer_->done() - 1));
+    const std::string what = fmt::format(
+        "step {}: {} {} is far above the {} of the steps before (spread {}); its rows: "
+        "{}",
+        trainer_->done(), spike.name == "loss" ? "the loss" : "the gradient norm",
+        printable(spike.value), printable(spike.usual), printable(spike.spread), rows);
     if (policy_->action == SpikeAction::stop) {
       fail({.thing = "train.on_spike",
             .wrong = what,
@@ -287,8 +286,9 @@ class RankRun {
     const std::optional<std::string> last = latest_checkpoint(run_.config.checkpoint.folder);
     if (!last || ++rollbacks_ > most) {
       fail({.thing = "train.on_spike",
-            .wrong = last ? fmt::format("the run went back {} times", most)
-                          : fmt::format("there is no checkpoint before step {} to go back to", from),
+            .wrong = last
+                         ? fmt::format("the run went back {} times", most)
+                         : fmt::format("there is no checkpoint before step {} to go back to", from),
             .advice = last ? "look at the learning rate, or set action = \"warn\""
                            : "save one earlier by checkpoint.every"});
     }
@@ -389,7 +389,7 @@ class RankRun {
   std::vector<LayerLoads> loads_;  // of the last step
   std::optional<SpikePolicy> policy_;
   int rollbacks_ = 0;
-  std::string identity_;        // of the run, for listeners
+  std::string identity_;       // of the run, for listeners
   std::int64_t begun_at_ = 0;  // steps that were done then
 };
 

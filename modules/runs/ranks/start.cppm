@@ -31,8 +31,8 @@ std::string resume_key(const RunSpec& config);
 /// cannot be read.
 std::optional<std::string> checkpoint_to_resume(const RunSpec& config);
 
-/// What the checkpoint that the run continues says of its rows; of a new run, and where it cannot be
-/// read (check_stored tells that): nothing.
+/// What the checkpoint that the run continues says of its rows; of a new run, and where it cannot
+/// be read (check_stored tells that): nothing.
 ContinuedRows rows_to_continue(const RunSpec& config);
 
 /// The folder of checkpoints must be this run's alone: what it holds besides would be mixed with

@@ -124,9 +124,9 @@ void check_start(OpenedRun& opened, bool weight_values) {
   if (const auto* const task = dynamic_cast<const DataTask*>(run.task.get());
       task != nullptr && !task->data().history().excluded().empty()) {
     const Dataset& data = task->data();
-    opened.start.notes.push_back(fmt::format(
-        "rows left out: {}, of which {} from step {} on", count_of(data.history().excluded()),
-        data.newly_excluded(), opened.start.step + 1));
+    opened.start.notes.push_back(fmt::format("rows left out: {}, of which {} from step {} on",
+                                             count_of(data.history().excluded()),
+                                             data.newly_excluded(), opened.start.step + 1));
   }
   opened.start.identity = run_identity(run.config);
   check_folder(run.config, opened.start);

@@ -198,9 +198,9 @@ bool continues(const Fingerprint& stored, const Fingerprint& own) {
   for (std::size_t i = 0; i < before.size(); ++i) {
     const bool last = i + 1 == before.size();
     if (before[i].from != now[i].from || (!last && before[i].rows != now[i].rows) ||
-        !std::ranges::includes(std::set<std::string>(now[i].rows.begin(), now[i].rows.end()),
-                               std::set<std::string>(before[i].rows.begin(),
-                                                     before[i].rows.end()))) {
+        !std::ranges::includes(
+            std::set<std::string>(now[i].rows.begin(), now[i].rows.end()),
+            std::set<std::string>(before[i].rows.begin(), before[i].rows.end()))) {
       return false;
     }
   }

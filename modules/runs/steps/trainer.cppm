@@ -132,7 +132,7 @@ class Trainer {
   std::optional<SpikePolicy> policy_;
   std::optional<SpikeDetector> detector_;
   std::optional<Spike> spike_;
-  std::int64_t refused_in_turn_ = 0;  // steps
+  std::int64_t refused_in_turn_ = 0;       // steps
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
 };
 

@@ -73,7 +73,8 @@ class ClassRank final : public RankTask {
     return {loss, {ops::sum(ops::cast(right, loss.dtype()))}};
   }
   double weight(std::int64_t step, std::int64_t rows) const override {
-    return static_cast<double>(device_ == meta || !spec_.tags() ? rows : data_.trained(history_, step));
+    return static_cast<double>(device_ == meta || !spec_.tags() ? rows
+                                                                : data_.trained(history_, step));
   }
   double validation_weight(std::int64_t batches, std::int64_t rows) const override {
     return static_cast<double>(device_ == meta ? batches * rows : data_.validation_trained());
@@ -234,14 +235,15 @@ std::vector<std::pair<std::string, std::string>> ClassTask::checkpoint_meta() co
 }
 
 std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec,
-    const ContinuedRows& continued) {
+                                                 const ContinuedRows& continued) {
   const std::shared_ptr<ClassModel> model = at_key(spec, "model.from", [&] {
     return open_class_model(spec.model.from, spec.tags() ? ClassOf::token : ClassOf::row);
   });
   const DataReader reader =
       model->images() != nullptr ? image_reader(spec, *model) : text_reader(spec, *model);
-  const auto data = at_key(
-      spec, "data", [&] { return std::make_shared<const Dataset>(spec, reader, model->labels(), continued); });
+  const auto data = at_key(spec, "data", [&] {
+    return std::make_shared<const Dataset>(spec, reader, model->labels(), continued);
+  });
   at_key(spec, "data.labels", [&] { model->set_labels(data->labels()); });
   return std::make_shared<const ClassTask>(model, data);
 }

@@ -45,6 +45,6 @@ class ClassTask final : public DataTask {
 /// with the key: see open_class_model and Dataset; longer rows than the model takes; keys of texts
 /// beside images.
 std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec,
-    const ContinuedRows& continued = {});
+                                                 const ContinuedRows& continued = {});
 
 }  // namespace tessera::runs

@@ -20,7 +20,7 @@ std::pair<std::string, std::string> DataTask::tokenizer_meta() const {
 }
 
 std::shared_ptr<const DataTask> open_data_task(const RunSpec& spec,
-    const ContinuedRows& continued) {
+                                               const ContinuedRows& continued) {
   if (spec.classifies()) {
     return open_class_task(spec, continued);
   }

@@ -182,7 +182,7 @@ ModelFacts LanguageTask::facts() const {
 }
 
 std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec,
-    const ContinuedRows& continued) {
+                                                       const ContinuedRows& continued) {
   if (spec.classifies()) {
     fail_input({.where = spec.place("train.objective"),
                 .wrong = "this command knows models of texts only, which classification does not "
@@ -194,8 +194,8 @@ std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec,
                                  [&] { return model_shape(spec, tokenizer); });
   return at_key(spec, "data", [&] {
     auto data = std::make_shared<const Dataset>(
-        spec, DataReader{.tokenizer = tokenizer, .vocab = shape.vocab},
-        std::vector<std::string>{}, continued);
+        spec, DataReader{.tokenizer = tokenizer, .vocab = shape.vocab}, std::vector<std::string>{},
+        continued);
     data->check_all();
     return std::make_shared<const LanguageTask>(std::move(shape), std::move(data));
   });

@@ -30,7 +30,7 @@ using Json = nlohmann::ordered_json;
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
 
-Json as_json(const runs::ReplayedStep& step) {
+Json as_json(const runs::ReplayStep& step) {
   Json all = {{"step", step.step},
               {"checkpoint", step.checkpoint},
               {"loss", number(step.loss)},
@@ -43,9 +43,9 @@ Json as_json(const runs::ReplayedStep& step) {
   if (step.rows_are_loss) {
     all["rows_are_loss"] = *step.rows_are_loss;
     all["rows"] = Json::array();
-    for (const runs::ReplayedRow& row : step.rows) {
+    for (const runs::ReplayRow& row : step.rows) {
       Json documents = Json::array();
-      for (const runs::ReplayedDocument& document : row.documents) {
+      for (const runs::ReplayDocument& document : row.documents) {
         documents.push_back({{"place", document.place},
                              {"begin", document.begin},
                              {"end", document.end},
@@ -58,7 +58,7 @@ Json as_json(const runs::ReplayedStep& step) {
                              {"documents", documents}});
     }
     all["tokens"] = Json::array();
-    for (const runs::ReplayedToken& token : step.tokens) {
+    for (const runs::ReplayToken& token : step.tokens) {
       all["tokens"].push_back({{"row", token.row},
                                {"position", token.position},
                                {"place", token.place},
@@ -67,13 +67,13 @@ Json as_json(const runs::ReplayedStep& step) {
                                {"loss", number(token.loss)}});
     }
   }
-  for (const runs::ReplayedModule& module : step.modules) {
+  for (const runs::ReplayModule& module : step.modules) {
     all["modules"].push_back({{"name", module.name},
                               {"activations", number(module.activations)},
                               {"gradients", number(module.gradients)}});
   }
   all["updates"] = Json::array();
-  for (const runs::ReplayedUpdate& update : step.updates) {
+  for (const runs::ReplayUpdate& update : step.updates) {
     all["updates"].push_back({{"group", update.group},
                               {"parameters", update.parameters},
                               {"before", number(update.before)},
@@ -97,13 +97,13 @@ std::string compared(const char* what, double now, const std::optional<double>& 
 }
 
 /// The parts of the answer, for people.
-std::vector<PageSection> sections_of(const runs::ReplayedStep& step) {
+std::vector<PageSection> sections_of(const runs::ReplayStep& step) {
   std::vector<PageSection> all;
-  std::string head = fmt::format(
-      "{}\n{}\nlearning rate {:g}{}\ncomputed from {}\n",
-      compared("loss", step.loss, step.recorded_loss),
-      compared("gradient norm", step.grad_norm, step.recorded_norm), step.lr,
-      step.skipped ? "; the update was left out" : "", shown(step.checkpoint));
+  std::string head =
+      fmt::format("{}\n{}\nlearning rate {:g}{}\ncomputed from {}\n",
+                  compared("loss", step.loss, step.recorded_loss),
+                  compared("gradient norm", step.grad_norm, step.recorded_norm), step.lr,
+                  step.skipped ? "; the update was left out" : "", shown(step.checkpoint));
   if (step.rows_are_loss) {
     head += *step.rows_are_loss
                 ? "the losses of the rows are the loss, in all bits\n"
@@ -113,9 +113,9 @@ std::vector<PageSection> sections_of(const runs::ReplayedStep& step) {
   all.push_back({.title = fmt::format("Step {}", step.step), .text = head});
   if (!step.rows.empty()) {
     TableRows rows{{"row", "place", "tokens", "trained", "loss of a token", "loss"}};
-    for (const runs::ReplayedRow& row : step.rows) {
+    for (const runs::ReplayRow& row : step.rows) {
       for (std::size_t i = 0; i < row.documents.size(); ++i) {
-        const runs::ReplayedDocument& document = row.documents[i];
+        const runs::ReplayDocument& document = row.documents[i];
         rows.push_back({i == 0 ? fmt::format("{}", row.row) : "", shown(document.place),
                         fmt::format("{}-{}", document.begin, document.end - 1),
                         fmt::format("{}", document.trained),
@@ -127,7 +127,7 @@ std::vector<PageSection> sections_of(const runs::ReplayedStep& step) {
   }
   if (!step.tokens.empty()) {
     TableRows tokens{{"loss", "token", "text", "row", "position", "place"}};
-    for (const runs::ReplayedToken& token : step.tokens) {
+    for (const runs::ReplayToken& token : step.tokens) {
       tokens.push_back({fmt::format("{:.4f}", token.loss), fmt::format("{}", token.token),
                         shown(token.text, 40), fmt::format("{}", token.row),
                         fmt::format("{}", token.position), shown(token.place)});
@@ -136,7 +136,7 @@ std::vector<PageSection> sections_of(const runs::ReplayedStep& step) {
   }
   if (!step.modules.empty()) {
     TableRows modules{{"module", "activations", "gradients"}};
-    for (const runs::ReplayedModule& module : step.modules) {
+    for (const runs::ReplayModule& module : step.modules) {
       modules.push_back({module.name.empty() ? "(the model)" : module.name,
                          fmt::format("{:.6g}", module.activations),
                          module.gradients ? fmt::format("{:.6g}", *module.gradients) : "-"});
@@ -144,10 +144,11 @@ std::vector<PageSection> sections_of(const runs::ReplayedStep& step) {
     all.push_back({.title = "Norms of modules", .text = format_table(modules)});
   }
   TableRows updates{{"parameters", "elements", "norm", "norm of the change", "share"}};
-  for (const runs::ReplayedUpdate& update : step.updates) {
-    updates.push_back({update.group, fmt::format("{}", update.parameters),
-                       fmt::format("{:.6g}", update.before), fmt::format("{:.6g}", update.change),
-                       fmt::format("{:.3g}", update.before > 0 ? update.change / update.before : 0)});
+  for (const runs::ReplayUpdate& update : step.updates) {
+    updates.push_back(
+        {update.group, fmt::format("{}", update.parameters), fmt::format("{:.6g}", update.before),
+         fmt::format("{:.6g}", update.change),
+         fmt::format("{:.3g}", update.before > 0 ? update.change / update.before : 0)});
   }
   all.push_back({.title = "Update", .text = format_table(updates)});
   return all;
@@ -156,7 +157,8 @@ std::vector<PageSection> sections_of(const runs::ReplayedStep& step) {
 }  // namespace
 
 int run_replay(const QuestionArguments& arguments) {
-  const runs::RecordedRun run = runs::open_recorded(arguments.run, arguments.plugins, arguments.step);
+  const runs::RecordedRun run =
+      runs::open_recorded(arguments.run, arguments.plugins, arguments.step);
   std::optional<runs::RunSpec> layout;
   if (!arguments.layout.empty()) {
     layout = load_config(arguments.layout, {}, [&](const runs::RunSpec& opened) {
@@ -167,11 +169,10 @@ int run_replay(const QuestionArguments& arguments) {
       .step = arguments.step, .rows = arguments.rows, .modules = arguments.modules};
   const ScratchFolder scratch("replay");
   const runs::OpenedRun opened = runs::open_replay(run, request, layout, scratch.path());
-  const std::string text =
-      text_of_ranks(runs::launch_options(opened), [&](collective::World& world) {
-        return runs::replay_rank(opened, request, world);
-      });
-  const runs::ReplayedStep step = runs::replayed_step(text, run, opened);
+  const std::string text = text_of_ranks(
+      runs::launch_options(opened),
+      [&](collective::World& world) { return runs::replay_rank(opened, request, world); });
+  const runs::ReplayStep step = runs::replayed_step(text, run, opened);
   const std::vector<PageSection> sections = sections_of(step);
   if (!arguments.html.empty()) {
     write_output("replay", arguments.html,
