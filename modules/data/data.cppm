@@ -20,3 +20,4 @@ export import :labelled_images;  // images with the names of their classes, and 
 export import :packing;          // several documents in each row
 export import :permutation;      // a random order with random access
 export import :mixture;          // which row of which source each place takes
+export import :row_order;        // the same without rows that were left out

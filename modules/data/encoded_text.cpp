@@ -2,7 +2,10 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -81,6 +84,8 @@ struct EncodedText::State {
   // Pieces that were read last: windows follow each other within one.
   std::mutex mutex;
   std::deque<std::pair<std::size_t, std::shared_ptr<const std::vector<TokenId>>>> kept;
+  std::map<std::size_t, std::vector<std::int64_t>>
+      record_lines;  // by file: of its pieces, in order
 
   std::vector<TokenId> encode(const Piece& piece, std::string_view bytes) const;
   void count(std::span<const Piece> fresh, std::span<const std::string_view> texts, Faults& faults,
@@ -92,6 +97,7 @@ struct EncodedText::State {
   void read(IndexReader& in);
   void scan(std::span<const std::string> paths);
   std::shared_ptr<const std::vector<TokenId>> tokens_of(std::size_t piece);
+  std::int64_t line_of(std::size_t piece);
 };
 
 std::vector<TokenId> EncodedText::State::encode(const Piece& piece, std::string_view bytes) const {
@@ -271,6 +277,32 @@ std::shared_ptr<const std::vector<TokenId>> EncodedText::State::tokens_of(std::s
   return tokens;
 }
 
+/// The line of a record. The pieces do not keep it: a pass over the file finds those of all.
+std::int64_t EncodedText::State::line_of(std::size_t which) {
+  const std::lock_guard lock(mutex);
+  const std::size_t file = pieces[which].file;
+  const auto first = static_cast<std::size_t>(
+      std::ranges::lower_bound(pieces, file, {}, [](const Piece& piece) { return piece.file; }) -
+      pieces.begin());
+  auto [found, fresh] = record_lines.try_emplace(file);
+  if (fresh) {
+    std::size_t next = first;
+    std::uint64_t at = 0;
+    std::int64_t line = 1;
+    for_each_piece(files[file], files[file].size(), [&](std::span<const std::byte> bytes) {
+      for (const std::byte byte : bytes) {
+        if (next < pieces.size() && pieces[next].file == file && pieces[next].offset == at) {
+          found->second.push_back(line);
+          ++next;
+        }
+        line += byte == std::byte{'\n'} ? 1 : 0;
+        ++at;
+      }
+    });
+  }
+  return found->second.at(which - first);
+}
+
 EncodedText::EncodedText(std::unique_ptr<State> state) : state_(std::move(state)) {}
 EncodedText::EncodedText(EncodedText&&) noexcept = default;
 EncodedText::~EncodedText() = default;
@@ -316,6 +348,28 @@ void EncodedText::read(std::int64_t begin, std::span<std::int64_t> out) const {
     begin += static_cast<std::int64_t>(count);
     ++which;
   }
+}
+
+std::vector<TokenRange> EncodedText::places(std::int64_t begin, std::int64_t count) const {
+  std::vector<TokenRange> all;
+  const std::vector<std::int64_t>& begins = state_->begin;
+  auto which =
+      static_cast<std::size_t>(std::ranges::upper_bound(begins, begin) - begins.begin()) - 1;
+  for (; which + 1 < begins.size() && begins[which] < begin + count; ++which) {
+    const std::int64_t first = std::max(begin, begins[which]);
+    const std::int64_t end = std::min(begin + count, begins[which + 1]);
+    if (first >= end) {
+      continue;  // a text without tokens
+    }
+    const Piece& piece = state_->pieces[which];
+    all.push_back({.place = {.file = state_->files[piece.file].path(),
+                             .number = state_->records ? state_->line_of(which)
+                                                       : static_cast<std::int64_t>(piece.offset),
+                             .token = first - begins[which]},
+                   .begin = first - begin,
+                   .end = end - begin});
+  }
+  return all;
 }
 
 std::string EncodedText::content_hash() const {

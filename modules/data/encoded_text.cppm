@@ -33,6 +33,8 @@ class EncodedText final : public TokenSource {
   /// Of records: blank lines, records that were left out and the first of their faults.
   DocumentCounts counts() const;
   void read(std::int64_t begin, std::span<std::int64_t> out) const override;
+  /// Of texts that are records, their lines; of others, the byte at which the piece begins.
+  std::vector<TokenRange> places(std::int64_t begin, std::int64_t count) const override;
   void check_all() const override {}  // done when the object is made
   std::string content_hash() const override;
 

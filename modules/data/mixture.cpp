@@ -3,7 +3,9 @@ module;
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 module tessera.data;
@@ -50,35 +52,70 @@ Mixture::Mixture(std::vector<WeightedRows> sources, std::uint64_t seed, bool shu
   }
 }
 
+Permutation Mixture::block_of(std::int64_t place) const {
+  return {block, hash_combine(seed_, mixing), static_cast<std::uint64_t>(place / block)};
+}
+
+std::size_t Mixture::source_at(const Permutation& order, std::int64_t within) const {
+  std::int64_t slot = order[within];
+  std::size_t which = 0;
+  while (slot >= quotas_[which]) {
+    slot -= quotas_[which++];
+  }
+  return which;
+}
+
+std::optional<Permutation> Mixture::order_of(std::size_t source, std::int64_t epoch) const {
+  if (!shuffled_) {
+    return std::nullopt;
+  }
+  const std::uint64_t seed =
+      source == 0 ? seed_ : hash_combine(seed_, static_cast<std::uint64_t>(source));
+  return Permutation(sources_[source].rows->rows(), seed, static_cast<std::uint64_t>(epoch));
+}
+
+std::int64_t Mixture::places_before(std::int64_t place, std::size_t source) const {
+  if (sources_.size() == 1) {
+    return place;
+  }
+  const Permutation order = block_of(place);
+  std::int64_t count = place / block * quotas_[source];
+  for (std::int64_t i = 0; i < place % block; ++i) {
+    count += source_at(order, i) == source ? 1 : 0;
+  }
+  return count;
+}
+
 Mixture::SourceRow Mixture::at(std::int64_t place) const {
   SourceRow out;
-  std::int64_t number = place;  // among the places of the source
   if (sources_.size() > 1) {
-    const Permutation order(block, hash_combine(seed_, mixing),
-                            static_cast<std::uint64_t>(place / block));
-    const auto source_of = [&](std::int64_t within) {
-      std::int64_t slot = order[within];
-      std::size_t which = 0;
-      while (slot >= quotas_[which]) {
-        slot -= quotas_[which++];
-      }
-      return which;
-    };
-    out.source = source_of(place % block);
-    number = place / block * quotas_[out.source];
-    for (std::int64_t i = 0; i < place % block; ++i) {
-      number += source_of(i) == out.source ? 1 : 0;
-    }
+    out.source = source_at(block_of(place), place % block);
   }
+  const std::int64_t number = places_before(place, out.source);  // among the places of the source
   const std::int64_t rows = sources_[out.source].rows->rows();
   out.epoch = number / rows;
   out.row = number % rows;
-  if (shuffled_) {
-    const std::uint64_t seed =
-        out.source == 0 ? seed_ : hash_combine(seed_, static_cast<std::uint64_t>(out.source));
-    out.row = Permutation(rows, seed, static_cast<std::uint64_t>(out.epoch))[out.row];
+  if (const auto order = order_of(out.source, out.epoch)) {
+    out.row = (*order)[out.row];
   }
   return out;
+}
+
+std::int64_t Mixture::place_of(const SourceRow& row) const {
+  const auto order = order_of(row.source, row.epoch);
+  const std::int64_t number =
+      row.epoch * sources_[row.source].rows->rows() + (order ? order->index_of(row.row) : row.row);
+  if (sources_.size() == 1) {
+    return number;
+  }
+  const std::int64_t quota = quotas_[row.source];
+  std::int64_t place = number / quota * block;
+  const Permutation within = block_of(place);
+  for (std::int64_t left = number % quota;; ++place) {
+    if (source_at(within, place % block) == row.source && left-- == 0) {
+      return place;
+    }
+  }
 }
 
 std::int64_t Mixture::rows() const {

@@ -142,6 +142,20 @@ std::string PackedRows::where(std::int64_t row) const {
   return text;
 }
 
+std::vector<RowRecord> PackedRows::records(std::int64_t row) const {
+  std::vector<RowRecord> all;
+  const std::vector<DocumentPlace> places = documents(row);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const std::int64_t document = packing_.row(row)[i];
+    all.push_back({.place = parse_record_place(documents_->where(document)),
+                   .begin = places[i].begin,
+                   .end = places[i].end,
+                   .trained = documents_->trained(document),
+                   .is_document = true});
+  }
+  return all;
+}
+
 std::vector<DocumentPlace> PackedRows::documents(std::int64_t row) const {
   std::vector<DocumentPlace> places;
   std::int64_t at = 0;

@@ -36,6 +36,7 @@ class PackedRows final : public RowSource {
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;
+  std::vector<RowRecord> records(std::int64_t row) const override;
   std::vector<std::int64_t> document_begins(std::int64_t row) const override;
   std::vector<DocumentPlace> documents(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,

@@ -33,4 +33,20 @@ std::int64_t Permutation::operator[](std::int64_t index) const {
   return static_cast<std::int64_t>(value);
 }
 
+std::int64_t Permutation::index_of(std::int64_t value) const {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+  auto index = static_cast<std::uint64_t>(value);
+  do {
+    std::uint64_t left = index >> half_bits_;
+    std::uint64_t right = index & mask;
+    for (int round = rounds - 1; round >= 0; --round) {
+      const std::uint64_t before = left;
+      left = right ^ (hash_combine(keys_[round], before) & mask);
+      right = before;
+    }
+    index = left << half_bits_ | right;
+  } while (index >= size_);  // the walk backwards
+  return static_cast<std::int64_t>(index);
+}
+
 }  // namespace tessera::data

@@ -15,6 +15,8 @@ class Permutation {
  public:
   Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch);
   std::int64_t operator[](std::int64_t index) const;
+  /// The index whose entry is `value`.
+  std::int64_t index_of(std::int64_t value) const;
 
  private:
   static constexpr int rounds = 8;

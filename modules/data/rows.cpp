@@ -2,11 +2,14 @@ module;
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 module tessera.data;
@@ -15,6 +18,32 @@ import tessera.base;
 import tessera.tokenize;
 
 namespace tessera::data {
+
+std::string to_string(const RecordPlace& place) {
+  return place.token == 0 ? fmt::format("{}:{}", place.file, place.number)
+                          : fmt::format("{}:{}+{}", place.file, place.number, place.token);
+}
+
+RecordPlace parse_record_place(const std::string& text) {
+  const auto refuse = [&]() -> RecordPlace {
+    fail_input({.thing = shown(text),
+                .wrong = "it is not the place of a row",
+                .expected = "FILE:LINE, or FILE:NUMBER+TOKEN as 'tessera data where' prints it"});
+  };
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    return refuse();
+  }
+  RecordPlace place{.file = text.substr(0, colon)};
+  const char* const end = text.data() + text.size();
+  auto read = std::from_chars(text.data() + colon + 1, end, place.number);
+  if (read.ec == std::errc() && read.ptr != end && *read.ptr == '+') {
+    read = std::from_chars(read.ptr + 1, end, place.token);
+  }
+  return read.ec == std::errc() && read.ptr == end && place.number >= 0 && place.token >= 0
+             ? place
+             : refuse();
+}
 
 void RowSource::read_pixels(std::int64_t /*row*/, std::span<std::uint8_t> /*pixels*/) const {
   fail("data: rows of tokens have no pixels");
@@ -41,6 +70,18 @@ std::int64_t Windows::trained(std::int64_t /*row*/) const { return length_; }
 std::int64_t Windows::used(std::int64_t /*row*/) const { return length_; }
 std::string Windows::where(std::int64_t row) const { return fmt::format("window {}", row); }
 
+std::vector<RowRecord> Windows::records(std::int64_t row) const {
+  std::vector<RowRecord> all;
+  for (const TokenRange& range : tokens_->places(begin_ + row * length_, length_)) {
+    all.push_back({.place = range.place,
+                   .begin = range.begin,
+                   .end = range.end,
+                   .trained = range.end - range.begin,
+                   .counts_tokens = range.counts});
+  }
+  return all;
+}
+
 void Windows::read(std::int64_t row, std::span<std::int64_t> inputs,
                    std::span<std::int64_t> targets) const {
   std::vector<std::int64_t> window(static_cast<std::size_t>(length_) + 1);
@@ -66,6 +107,13 @@ std::int64_t DocumentRows::used(std::int64_t row) const {
 }
 std::string DocumentRows::where(std::int64_t row) const { return documents_->where(begin_ + row); }
 
+std::vector<RowRecord> DocumentRows::records(std::int64_t row) const {
+  return {{.place = parse_record_place(where(row)),
+           .end = used(row),
+           .trained = trained(row),
+           .is_document = true}};
+}
+
 void DocumentRows::read(std::int64_t row, std::span<std::int64_t> inputs,
                         std::span<std::int64_t> targets) const {
   std::ranges::fill(inputs, padding_);
@@ -85,6 +133,20 @@ std::int64_t PreferenceRows::used(std::int64_t row) const {
   return documents_.used(2 * row) + documents_.used(2 * row + 1);
 }
 std::string PreferenceRows::where(std::int64_t row) const { return documents_.where(2 * row); }
+
+std::vector<RowRecord> PreferenceRows::records(std::int64_t row) const {
+  std::vector<RowRecord> all;
+  const std::vector<DocumentPlace> places = documents(row);
+  for (std::int64_t answer = 0; answer < 2; ++answer) {
+    const DocumentPlace& place = places[static_cast<std::size_t>(answer)];
+    all.push_back({.place = parse_record_place(where(row)),
+                   .begin = place.begin,
+                   .end = place.end,
+                   .trained = documents_.trained(2 * row + answer),
+                   .is_document = true});
+  }
+  return all;
+}
 
 std::vector<DocumentPlace> PreferenceRows::documents(std::int64_t row) const {
   return {{0, documents_.used(2 * row)}, {length_, length_ + documents_.used(2 * row + 1)}};
@@ -110,6 +172,13 @@ std::int64_t LabelledRows::rows() const { return end_ - begin_; }
 std::int64_t LabelledRows::trained(std::int64_t /*row*/) const { return 1; }
 std::int64_t LabelledRows::used(std::int64_t row) const { return documents_->tokens(begin_ + row); }
 std::string LabelledRows::where(std::int64_t row) const { return documents_->where(begin_ + row); }
+
+std::vector<RowRecord> LabelledRows::records(std::int64_t row) const {
+  return {{.place = parse_record_place(where(row)),
+           .end = used(row),
+           .trained = trained(row),
+           .is_document = true}};
+}
 
 void LabelledRows::read(std::int64_t row, std::span<std::int64_t> inputs,
                         std::span<std::int64_t> targets) const {
@@ -137,6 +206,13 @@ std::int64_t TaggedRows::trained(std::int64_t row) const {
 }
 std::int64_t TaggedRows::used(std::int64_t row) const { return documents_->tokens(begin_ + row); }
 std::string TaggedRows::where(std::int64_t row) const { return documents_->where(begin_ + row); }
+
+std::vector<RowRecord> TaggedRows::records(std::int64_t row) const {
+  return {{.place = parse_record_place(where(row)),
+           .end = used(row),
+           .trained = trained(row),
+           .is_document = true}};
+}
 
 void TaggedRows::read(std::int64_t row, std::span<std::int64_t> inputs,
                       std::span<std::int64_t> targets) const {

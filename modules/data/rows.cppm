@@ -16,6 +16,16 @@ struct DocumentPlace {
   std::int64_t end = 0;
 };
 
+/// A part of a row and where it comes from: a document, an answer, an image, or tokens of a text.
+struct RowRecord {
+  RecordPlace place = {};
+  std::int64_t begin = 0;  // [begin, end) of the row's positions
+  std::int64_t end = 0;
+  std::int64_t trained = 0;    // of them
+  bool is_document = false;    // all of it; it can be left out alone
+  bool counts_tokens = false;  // see TokenRange::counts
+};
+
 /// Rows of batches, all of one length: inputs, and the token that follows on each as its target. A
 /// row is one sequence, or several of that length, one after the other.
 class RowSource {
@@ -28,6 +38,8 @@ class RowSource {
   virtual std::int64_t used(std::int64_t row) const = 0;
   /// Where a row comes from, for people: "chats.jsonl:17".
   virtual std::string where(std::int64_t row) const = 0;
+  /// What the row consists of, without padding. Error (input): a file has changed.
+  virtual std::vector<RowRecord> records(std::int64_t row) const = 0;
   /// Positions at which the documents of a row begin, of which none reads another; the first is 0.
   /// Padding behind several documents is one too.
   virtual std::vector<std::int64_t> document_begins(std::int64_t /*row*/) const { return {0}; }
@@ -54,6 +66,7 @@ class Windows final : public RowSource {
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;
+  std::vector<RowRecord> records(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
 
@@ -75,6 +88,7 @@ class DocumentRows final : public RowSource {
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;
+  std::vector<RowRecord> records(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
 
@@ -96,6 +110,7 @@ class PreferenceRows final : public RowSource {
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;
+  std::vector<RowRecord> records(std::int64_t row) const override;
   std::vector<DocumentPlace> documents(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
@@ -117,6 +132,7 @@ class LabelledRows final : public RowSource {
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;
+  std::vector<RowRecord> records(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
 
@@ -139,6 +155,7 @@ class TaggedRows final : public RowSource {
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;
+  std::vector<RowRecord> records(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
 

@@ -109,6 +109,21 @@ void Tokens::read(std::int64_t begin, std::span<std::int64_t> out) const {
   }
 }
 
+std::vector<TokenRange> Tokens::places(std::int64_t begin, std::int64_t count) const {
+  std::vector<TokenRange> all;
+  for (const Segment& segment : segments_) {
+    const std::int64_t first = std::max(begin, segment.begin);
+    const std::int64_t end = std::min(begin + count, segment.begin + segment.count);
+    if (first < end) {
+      all.push_back({.place = {.file = segment.file.path(), .number = first - segment.begin},
+                     .begin = first - begin,
+                     .end = end - begin,
+                     .counts = true});
+    }
+  }
+  return all;
+}
+
 void Tokens::check_all() const {
   std::vector<std::int64_t> block(1 << 16);
   for (const Segment& segment : segments_) {

@@ -18,6 +18,7 @@ class Tokens final : public TokenSource {
   std::int64_t size() const override { return size_; }
   std::size_t files() const override { return segments_.size(); }
   void read(std::int64_t begin, std::span<std::int64_t> out) const override;
+  std::vector<TokenRange> places(std::int64_t begin, std::int64_t count) const override;
   void check_all() const override;
   std::string content_hash() const override;
 

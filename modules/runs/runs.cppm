@@ -8,14 +8,19 @@ export import :keys;          // its keys: names, ranges, documentation
 export import :problems;      // everything that is wrong with it, in one error
 export import :spec_check;    // checks between keys
 export import :at_key;        // errors that name a key
+export import :spike_policy;  // what it does at a step that is far from those before
+export import :spec_json;     // the description that a checkpoint has
 export import :data_sources;  // the sources that its section [data] names
 export import :plugins;       // the plugins that it names
 
 // The data.
-export import :run_model;   // which model and tokenizer it names
-export import :sources;     // what the data are read from
-export import :dataset;     // the batches
-export import :text_files;  // the files of data.text
+export import :run_model;    // which model and tokenizer it names
+export import :sources;      // what the data are read from
+export import :exclusions;   // rows that it leaves out, as checkpoints have them
+export import :row_finder;   // the rows that places name
+export import :row_history;  // which row each step takes
+export import :dataset;      // the batches
+export import :text_files;   // the files of data.text
 
 // What a run writes of its steps.
 export import :ledger;        // where the time of a run goes
@@ -64,3 +69,8 @@ export import :run_lock;     // one run at a time writes a folder
 export import :rank_run;     // what one rank does, with its outputs
 export import :healing;      // ranks that die are started again
 export import :train;        // all of it, in order
+
+// Questions to a run that has saved checkpoints.
+export import :recorded_run;  // the run, as its checkpoints describe it
+export import :step_rows;     // the rows of a step, by ranks and micro-batches
+export import :replay;        // a step computed again and looked at

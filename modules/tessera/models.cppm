@@ -64,7 +64,8 @@ using data::ChatTemplate, data::DocumentOptions, data::Documents, data::EncodedT
     data::Tokens, data::SpecialText, data::TextEncoder, data::TokenSource, data::TooLong,
     data::TrainOn;
 using data::DocumentRows, data::ignored_target, data::Mixture, data::PackedRows, data::Packing,
-    data::Permutation, data::PreferenceRows, data::RowSource, data::WeightedRows, data::Windows;
+    data::Permutation, data::PreferenceRows, data::RecordPlace, data::RowRecord, data::RowSource,
+    data::TokenRange, data::WeightedRows, data::Windows;
 // Images of files.
 using data::decode_image, data::Image, data::ImageFilter, data::ImageForm, data::ImageRows,
     data::LabelledImages, data::resized;

@@ -45,7 +45,7 @@ Program CapturedEvaluation::record(const StepBatch& batch, const StepFunctions& 
   const NoGrad no_grad;
   const nn::EvaluationScope evaluation(steps_.model);
   const MemoryScope scope(MemoryCategory::activation);
-  const EagerSteps::Rows rows = steps_.rows_of(batch);
+  const RowDivision rows = steps_.rows_of(batch);
   StepVariables variables;
   variables.streams = random_state();
   Recorder recorder;
@@ -75,11 +75,11 @@ Evaluation CapturedEvaluation::evaluate(std::int64_t batches, const StepBatch& b
                                         const StepFunctions& functions) {
   const NoGrad no_grad;
   const MemoryScope scope(MemoryCategory::activation);
-  const EagerSteps::Rows rows = steps_.rows_of(batch);
+  const RowDivision rows = steps_.rows_of(batch);
   StepInputs all = inputs_of(steps_.objects);
   Evaluation sum;
   for (std::int64_t b = 0; b < batches; ++b) {
-    rows.each(b, [&](const EagerSteps::MicroPart& part) {
+    rows.each(b, [&](const MicroPart& part) {
       add_rows(all, 0, functions.rows(part.batch));
       StepVariables variables;
       variables.streams = random_state();

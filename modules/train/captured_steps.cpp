@@ -254,9 +254,9 @@ void CapturedSteps::check_inputs(const Program& program) const {
 
 CapturedSteps::Rows CapturedSteps::load_rows(const StepBatch& batch,
                                              const StepFunctions& functions) {
-  const EagerSteps::Rows batch_rows = steps_.rows_of(batch);
+  const RowDivision batch_rows = steps_.rows_of(batch);
   Rows rows{.micro_batches = batch_rows.micro_batches()};
-  batch_rows.each(steps_.done, [&](const EagerSteps::MicroPart& part) {
+  batch_rows.each(steps_.done, [&](const MicroPart& part) {
     add_rows(rows.tensors, static_cast<int>(part.number), functions.rows(part.batch));
   });
   return rows;
@@ -370,12 +370,12 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   Executor& executor = *capture.part(which).executor;
   executor.begin_in_order(capture.part(which).given);
   // Nothing of the training moves before the end: a guard may give the replay up.
-  const auto ended = [&](bool skipped) {
+  const auto ended = [&](const StepResult& result) {
     executor.end();
     if (counted) {
       steps_.finisher.count_step();
       replayed_last_ = true;
-      steps_.count_step(batch, skipped);
+      steps_.count_step(batch, result);
     }
   };
   run_phase("replayed gradients", [&] { run_gradients(capture, executor, variables); });
@@ -384,7 +384,7 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
                                            WholeSums::measured_in(executor));
   run_section(executor, SectionKind::free, variables);
   if (result.skipped) {
-    ended(true);
+    ended(result);
     return result;
   }
   plan.know(steps_.before_update(result));  // before the scaler's factor changes
@@ -392,7 +392,7 @@ StepResult CapturedSteps::replay(const StepBatch& batch, const Rows& rows, Captu
   if (!leaves) {
     run_phase("replayed update", [&] { run_section(executor, SectionKind::update, variables); });
   }
-  ended(false);
+  ended(result);
   if (leaves) {
     leave_update(capture, plan.variables());
   }

@@ -165,6 +165,9 @@ bool take_steps(collective::World& world, const Training& training, RunCheckpoin
       world.set_progress(next, "training");
       run.step(next == run.steps || checkpoints.takes_state_after(next) ||
                (run.is_evaluated && run.is_evaluated(next)));
+      if (run.goes_back && run.goes_back()) {
+        continue;
+      }
       world.tell_waits(training.done());
       stop = world.interrupt_agreed();
       if (run.after_step) {

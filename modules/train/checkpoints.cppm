@@ -86,6 +86,9 @@ struct RunSteps {
   /// Takes the next step. `looked_at`: what it leaves is saved or evaluated before the next one;
   /// see StepBatch::last_train_step.
   std::function<void(bool looked_at)> step = {};
+  /// After each step: whether the training has gone back to an earlier one, from which it goes on.
+  /// Null: it never does.
+  std::function<bool()> goes_back = {};
   /// Whether step number `done` is evaluated. Null: none is.
   std::function<bool(std::int64_t done)> is_evaluated = {};
   /// After each step, before a save; all ranks have told of their waits (World::tell_waits).

@@ -33,8 +33,7 @@ namespace tessera {
 namespace {
 
 /// The rows of a micro-batch, which are inputs where the step is recorded.
-Tensors rows_for(const StepPlan& plan, const EagerSteps::MicroPart& part,
-                 const StepFunctions& functions) {
+Tensors rows_for(const StepPlan& plan, const MicroPart& part, const StepFunctions& functions) {
   if (plan.recorder() == nullptr) {
     return functions.rows(part.batch);
   }
@@ -72,14 +71,13 @@ void EagerSteps::set_scale() {
   }
 }
 
-void EagerSteps::Rows::each(std::int64_t step,
-                            const std::function<void(const MicroPart&)>& body) const {
+void RowDivision::each(std::int64_t step, const std::function<void(const MicroPart&)>& body) const {
   for (std::int64_t number = 0; number < micro_batches(); ++number) {
     body(at(step, number));
   }
 }
 
-EagerSteps::MicroPart EagerSteps::Rows::at(std::int64_t step, std::int64_t number) const {
+MicroPart RowDivision::at(std::int64_t step, std::int64_t number) const {
   // A rank for which no virtual shard is left computes the last one.
   return {.batch = {.step = step,
                     .first = std::min(first + number * stride, all - micro),
@@ -88,12 +86,12 @@ EagerSteps::MicroPart EagerSteps::Rows::at(std::int64_t step, std::int64_t numbe
           .last = number + 1 == micro_batches()};
 }
 
-LeafRange EagerSteps::Rows::shards(std::int64_t number) const {
+LeafRange RowDivision::shards(std::int64_t number) const {
   return {.first = number * stride / micro,
           .count = (std::min(all, (number + 1) * stride) - number * stride) / micro};
 }
 
-EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
+RowDivision EagerSteps::rows_of(const StepBatch& batch) const {
   if (batch.rows < 1) {
     fail({.thing = "training",
           .wrong = "a step has no rows",
@@ -115,12 +113,12 @@ EagerSteps::Rows EagerSteps::rows_of(const StepBatch& batch) const {
   const SpecHandle whole = Spec::make(plan.row_layout(), {batch.rows}, DType::i64);
   const std::int64_t part = local_shape(*whole)[0];
   const std::int64_t parts = plan.batch_parts();
-  Rows rows{.part = part,
-            .first = local_offset(*whole)[0],
-            .micro = part,
-            .equal = batch.rows % parts == 0,
-            .stride = part,
-            .all = batch.rows};
+  RowDivision rows{.part = part,
+                   .first = local_offset(*whole)[0],
+                   .micro = part,
+                   .equal = batch.rows % parts == 0,
+                   .stride = part,
+                   .all = batch.rows};
   if (batch.micro_rows != 0) {
     if (!rows.equal || batch.micro_rows < 1 || part % batch.micro_rows != 0) {
       fail({.thing = "training",
@@ -250,6 +248,9 @@ StepResult EagerSteps::checked(const StepBatch& batch, double loss, double power
                     .measured = std::move(measured)};
   const bool skips = scaler || clipping.nonfinite == optim::NonFinite::skip;
   result.skipped = skips && std::isfinite(result.loss) && !std::isfinite(result.grad_norm);
+  if (!result.skipped && update_guard && update_guard(result)) {
+    result.refused = result.skipped = true;
+  }
   if (!result.skipped && (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))) {
     const char* const advice = done > skipped
                                    ? "a smaller learning rate or a longer warm-up may help"
@@ -262,19 +263,19 @@ StepResult EagerSteps::checked(const StepBatch& batch, double loss, double power
   return result;
 }
 
-void EagerSteps::count_step(const StepBatch& batch, bool was_skipped) {
-  if (scaler) {
-    scaler->update(was_skipped);
+void EagerSteps::count_step(const StepBatch& batch, const StepResult& result) {
+  if (scaler && !result.refused) {  // the factor is not what was wrong
+    scaler->update(result.skipped);
     set_scale();
   }
-  skipped += was_skipped ? 1 : 0;
+  skipped += result.skipped ? 1 : 0;
   ++done;
   tokens += batch.tokens;
 }
 
 StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functions,
                             StepPlan& of_step) {
-  const Rows rows = rows_of(batch);
+  const RowDivision rows = rows_of(batch);
   const MemoryScope scope(MemoryCategory::activation);
   WholeSums sums;
   Tensor power;
@@ -298,11 +299,11 @@ StepResult EagerSteps::take(const StepBatch& batch, const StepFunctions& functio
     of_step.section(SectionKind::update, [&] { update(of_step); });
   }
   optimizer->zero_grad();
-  count_step(batch, result.skipped);
+  count_step(batch, result);
   return result;
 }
 
-WholeSums EagerSteps::gradients(const StepBatch& batch, const Rows& rows,
+WholeSums EagerSteps::gradients(const StepBatch& batch, const RowDivision& rows,
                                 const StepFunctions& functions, const StepPlan& of_step) {
   // Virtual shards are placed so that a micro-batch's rows follow each other in the step.
   const std::int64_t parts = shards_.batch > 0  ? 1
@@ -367,7 +368,7 @@ void EagerSteps::update(const StepPlan& of_step) {
 Evaluation EagerSteps::evaluate(std::int64_t batches, const StepBatch& batch,
                                 const StepFunctions& functions) {
   const NoGrad no_grad;
-  const Rows rows = rows_of(batch);
+  const RowDivision rows = rows_of(batch);
   const nn::EvaluationScope evaluation(model);
   const StepScope scope([&](StepContext& step) { step.feature_blocks = shards_.features; });
   if (batches == 0) {

@@ -48,36 +48,10 @@ class EagerSteps {
   std::int64_t done = 0;
   std::int64_t tokens = 0;
   std::int64_t skipped = 0;
+  UpdateGuard update_guard;  // see Training::set_update_guard; null: all updates are made
 
-  /// One forward and backward.
-  struct MicroPart {
-    BatchPart batch;
-    std::int64_t number = 0;
-    bool last = false;
-  };
-  struct Rows {
-    std::int64_t part = 0;   // of this rank
-    std::int64_t first = 0;  // of the rows of the whole step
-    std::int64_t micro = 0;
-    bool equal = false;       // every rank has as many
-    std::int64_t stride = 0;  // from the first row of a micro-batch to that of the next one
-    std::int64_t all = 0;     // of the whole step
-
-    /// At least 1: a rank without rows takes part too.
-    std::int64_t micro_batches() const { return part == 0 ? 1 : part / micro; }
-    /// The rows of a micro-batch that follow those of the step, on all ranks together.
-    std::int64_t padding(std::int64_t number) const {
-      return std::max<std::int64_t>(0, (number + 1) * stride - all);
-    }
-    /// The virtual shards that the ranks compute as this micro-batch.
-    LeafRange shards(std::int64_t number) const;
-    /// Micro-batch number `number` of this rank.
-    MicroPart at(std::int64_t step, std::int64_t number) const;
-    /// Calls `body` for each micro-batch of this rank, in order.
-    void each(std::int64_t step, const std::function<void(const MicroPart&)>& body) const;
-  };
   /// Errors: see Training::step.
-  Rows rows_of(const StepBatch& batch) const;
+  RowDivision rows_of(const StepBatch& batch) const;
   /// See Training::set_virtual_shards.
   void set_virtual_shards(const VirtualShards& shards);
   const VirtualShards& virtual_shards() const { return shards_; }
@@ -106,16 +80,16 @@ class EagerSteps {
   double scale() const { return scaler ? scaler->scale() : 1; }
   /// After the scaler's factor was changed.
   void set_scale();
-  void count_step(const StepBatch& batch, bool was_skipped);
+  void count_step(const StepBatch& batch, const StepResult& result);
   /// The name of the output of a recorded step that the norm is computed from.
   const char* norm_output() const;
 
  private:
   double lr_of(const StepBatch& batch) const;
-  Rows shards_of(const StepBatch& batch) const;
+  RowDivision shards_of(const StepBatch& batch) const;
   /// The gradients of all micro-batches, and the sums over all ranks, divided by the weight.
-  WholeSums gradients(const StepBatch& batch, const Rows& rows, const StepFunctions& functions,
-                      const StepPlan& of_step);
+  WholeSums gradients(const StepBatch& batch, const RowDivision& rows,
+                      const StepFunctions& functions, const StepPlan& of_step);
   void update(const StepPlan& of_step);
 
   std::function<std::string()> last_checkpoint_;

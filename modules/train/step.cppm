@@ -45,6 +45,36 @@ struct BatchPart {
   std::int64_t rows = 0;
 };
 
+/// One forward and backward of a rank.
+struct MicroPart {
+  BatchPart batch;
+  std::int64_t number = 0;
+  bool last = false;
+};
+
+/// Which rows of a step a rank computes, in micro-batches one after the other.
+struct RowDivision {
+  std::int64_t part = 0;   // of this rank
+  std::int64_t first = 0;  // of the rows of the whole step
+  std::int64_t micro = 0;
+  bool equal = false;       // every rank has as many
+  std::int64_t stride = 0;  // from the first row of a micro-batch to that of the next one
+  std::int64_t all = 0;     // of the whole step
+
+  /// At least 1: a rank without rows takes part too.
+  std::int64_t micro_batches() const { return part == 0 ? 1 : part / micro; }
+  /// The rows of a micro-batch that follow those of the step, on all ranks together.
+  std::int64_t padding(std::int64_t number) const {
+    return std::max<std::int64_t>(0, (number + 1) * stride - all);
+  }
+  /// The virtual shards that the ranks compute as this micro-batch.
+  LeafRange shards(std::int64_t number) const;
+  /// Micro-batch number `number` of this rank.
+  MicroPart at(std::int64_t step, std::int64_t number) const;
+  /// Calls `body` for each micro-batch of this rank, in order.
+  void each(std::int64_t step, const std::function<void(const MicroPart&)>& body) const;
+};
+
 /// Runs the model: the SUM of the losses of the micro-batch's rows, as a scalar. The batch is
 /// distributed in the plan's batch_layout(), so the sum is Partial along the axes that split the
 /// batch; no number of ranks occurs anywhere.
@@ -79,11 +109,17 @@ struct StepResult {
   double loss = 0;  // the sum of all losses of the step divided by its weight, before the update
   double grad_norm = 0;  // of the whole model, before clipping
   double lr = 0;
-  /// The gradients were not finite: parameters and optimizer are as before.
+  /// The gradients were not finite, or the guard of updates refused the step: parameters and
+  /// optimizer are as before.
   bool skipped = false;
+  bool refused = false;  // by the guard
   /// StepSums::measured of the step, divided by its weight.
   std::vector<double> measured = {};
 };
+
+/// Looks at a step before its update; true: the update is not made (StepResult::refused). Loss and
+/// norm may not be finite. It is called on all ranks with the same numbers, and must answer alike.
+using UpdateGuard = std::function<bool(const StepResult& result)>;
 
 /// An evaluation: the sums over all rows of its batches, divided by its weight.
 struct Evaluation {

@@ -10,6 +10,7 @@ export import :captured_evaluation;   // its evaluation as a program
 export import :training_checkpoints;  // its state, saved and loaded
 export import :training;              // Training: forward and backward, clipping, update
 export import :checkpoints;           // RunCheckpoints: when a run saves, in the background or not
+export import :spikes;                // SpikeDetector: steps that are far from those before them
 export import :stragglers;            // Stragglers: ranks for which the others wait
 export import :compile;               // compile: any step, captured at its calls
 export import :compare_programs;      // compare_programs: whether ranks communicate alike

@@ -52,6 +52,10 @@ void Training::set_virtual_shards(const VirtualShards& shards) {
   steps_->set_virtual_shards(shards);
 }
 
+void Training::set_update_guard(UpdateGuard guard) { steps_->update_guard = std::move(guard); }
+
+RowDivision Training::division(const StepBatch& batch) const { return steps_->rows_of(batch); }
+
 const optim::GradScaler* Training::scaler() const {
   return steps_->scaler ? &*steps_->scaler : nullptr;
 }

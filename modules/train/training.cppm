@@ -45,6 +45,11 @@ class Training {
   /// of which those after the first are not a power of two that divides the shards; a plan with
   /// stages; a sharding whose sums have another order.
   void set_virtual_shards(const VirtualShards& shards);
+  /// Which steps are taken without their update, besides those whose gradients are not finite. A
+  /// step that is refused is skipped as those are: data and schedule move on. Null: none is.
+  void set_update_guard(UpdateGuard guard);
+  /// The rows of such a step that this rank computes. Errors: see step().
+  RowDivision division(const StepBatch& batch) const;
   /// Null: losses are not scaled.
   const optim::GradScaler* scaler() const;
 

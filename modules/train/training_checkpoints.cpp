@@ -40,6 +40,7 @@ constexpr const char* random_prefix = "progress.random.";
 constexpr const char* skipped_name = "progress.skipped";
 constexpr const char* added_pattern = "transform.**";
 constexpr const char* scaler_prefix = "progress.scaler";
+const std::string text_prefix = "progress.text.";
 
 [[noreturn]] void wrong_scalar(const std::string& path, const std::string& name,
                                const std::string& expected) {
@@ -65,6 +66,17 @@ std::int64_t count(const TensorSource& reader, const std::string& name) {
 }
 
 }  // namespace
+
+std::string stored_text(const TensorSource& reader, const std::string& name) {
+  const auto found = reader.scalars().find(text_prefix + name);
+  if (found == reader.scalars().end()) {
+    return "";
+  }
+  if (!std::holds_alternative<std::string>(found->second)) {
+    wrong_scalar(reader.path(), found->first, "a text");
+  }
+  return std::get<std::string>(found->second);
+}
 
 StateDict training_state(const optim::Optimizer& optimizer) {
   StateDict all;
@@ -186,6 +198,9 @@ StateDict TrainingCheckpoints::live_state() const {
     progress.scalars["random." + name + ".stream"] = static_cast<std::int64_t>(stream.stream);
     progress.scalars["random." + name + ".offset"] = static_cast<std::int64_t>(stream.offset);
   }
+  for (const auto& [name, text] : texts_) {
+    progress.scalars["text." + name] = text;
+  }
   all.merge("progress", progress);
   return all;
 }
@@ -265,7 +280,7 @@ void TrainingCheckpoints::load(const TensorSource& reader, const std::string& la
   // drop.
   const auto is_stored = [](const auto& scalar) {
     return scalar.first.starts_with(random_prefix) || scalar.first == skipped_name ||
-           scalar.first.starts_with(scaler_prefix);
+           scalar.first.starts_with(scaler_prefix) || scalar.first.starts_with(text_prefix);
   };
   std::erase_if(all.scalars, is_stored);
   std::copy_if(reader.scalars().begin(), reader.scalars().end(),
@@ -290,6 +305,13 @@ void TrainingCheckpoints::load(const TensorSource& reader, const std::string& la
     steps_.set_scale();
   }
   set_random_state(progress.streams);
+  texts_.clear();
+  for (const auto& [name, scalar] : reader.scalars()) {
+    if (name.starts_with(text_prefix)) {
+      const std::string own = name.substr(text_prefix.size());
+      texts_[own] = stored_text(reader, own);
+    }
+  }
   last_ = last;
   captured_.after_load();
 }

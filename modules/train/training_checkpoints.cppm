@@ -21,6 +21,9 @@ struct TrainingProgress {
 /// Error (input) that names the scalar: it is absent, of a wrong type or out of range.
 TrainingProgress read_training_progress(const TensorSource& reader);
 
+/// One of TrainingCheckpoints::texts in a checkpoint; empty: it has none of this name.
+std::string stored_text(const TensorSource& reader, const std::string& name);
+
 /// The tensors and counts of a model and its optimizer, as a checkpoint has them: "model.NAME",
 /// "optimizer.STATE.NAME". They are the live ones.
 StateDict training_state(const optim::Optimizer& optimizer);
@@ -37,6 +40,9 @@ class TrainingCheckpoints {
   /// base has its hash. Before anything is loaded, and the same on all ranks. Without tensors,
   /// everything is saved.
   void set_base(std::shared_ptr<const CheckpointBase> base) { base_ = std::move(base); }
+  /// Texts of whoever trains that are part of the state, by their names. After a load they are
+  /// those that were loaded.
+  std::map<std::string, std::string>& texts() { return texts_; }
   /// The part of `state` that is saved.
   StateDict saved_state();
 
@@ -91,7 +97,8 @@ class TrainingCheckpoints {
   std::string last_;  // saved or loaded; empty: none
   CheckpointSaver saver_;
   std::shared_ptr<const CheckpointBase> base_;  // null: there is none
-  std::optional<std::string> ended_save_;       // that an error's text has waited for
+  std::map<std::string, std::string> texts_;
+  std::optional<std::string> ended_save_;  // that an error's text has waited for
 };
 
 }  // namespace tessera

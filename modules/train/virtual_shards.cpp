@@ -126,7 +126,7 @@ std::string problem_of(const VirtualShards& shards) {
   return "";
 }
 
-EagerSteps::Rows EagerSteps::shards_of(const StepBatch& batch) const {
+RowDivision EagerSteps::shards_of(const StepBatch& batch) const {
   // A step that is only planned may have fewer of them.
   const bool planned = optimizer->parameters().front()->value.is_meta();
   const std::int64_t shard =

@@ -48,6 +48,7 @@ class Numbers final : public RowSource {
   std::int64_t trained(std::int64_t) const override { return 1; }
   std::int64_t used(std::int64_t) const override { return 1; }
   std::string where(std::int64_t) const override { return ""; }
+  std::vector<RowRecord> records(std::int64_t) const override { return {}; }
   void read(std::int64_t, std::span<std::int64_t>, std::span<std::int64_t>) const override {}
 
  private:

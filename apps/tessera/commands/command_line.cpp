@@ -54,6 +54,7 @@ class CommandLine {
     add_plan();
     add_text_commands(app_, chosen);
     add_data();
+    add_replay();
     add_checkpoint();
     add_bench();
     add_layout();
@@ -308,9 +309,9 @@ class CommandLine {
   }
 
   void add_data() {
-    CLI::App* command = app_.add_subcommand("data", "Look at the data of a run");
-    command->require_subcommand(1);
-    CLI::App* show = command->add_subcommand(
+    CLI::App* data = app_.add_subcommand("data", "Look at the data of a run");
+    data->require_subcommand(1);
+    CLI::App* show = data->add_subcommand(
         "show", "Print rows of the training as tokens with their ids, and what of them is trained");
     add_run(*show);
     show->add_option("--rows", show_data_.rows, "How many rows, from the first one on")
@@ -318,10 +319,48 @@ class CommandLine {
         ->capture_default_str();
     show->add_option("--html", show_data_.html, "Write an HTML page to this file instead");
     show->callback([this] { chosen = [this] { return run_data_show(train_, show_data_); }; });
-    CLI::App* check = command->add_subcommand(
+    CLI::App* check = data->add_subcommand(
         "check", "Read all data as a run does, and print what is in them or every fault");
     add_run(*check);
     check->callback([this] { chosen = [this] { return run_data_check(train_); }; });
+    CLI::App* where = data->add_subcommand(
+        "where", "Print the rows of a run's step: their places in files, by ranks");
+    add_question(*where);
+    add_step(*where);
+    where->callback([this] { chosen = [this] { return run_data_where(asked_); }; });
+    CLI::App* seen =
+        data->add_subcommand("seen", "Print the steps of a run that have a row of its data");
+    add_question(*seen);
+    seen->add_option("PLACE", asked_.place, "FILE:LINE, or a place as 'data where' prints it")
+        ->required();
+    seen->callback([this] { chosen = [this] { return run_data_seen(asked_); }; });
+  }
+
+  void add_question(CLI::App& command) {
+    command.add_option("RUN", asked_.run, "The folder of a run's checkpoints")->required();
+    add_plugins(command, asked_.plugins);
+    command.add_flag("--json", asked_.json, "Print JSON");
+  }
+
+  void add_step(CLI::App& command) {
+    command.add_option("--step", asked_.step, "The step, from 1")->required()->type_name("NUMBER");
+  }
+
+  void add_replay() {
+    CLI::App* command = add("replay", "Compute a step of a run again, and look at it",
+                            [this] { return run_replay(asked_); });
+    add_question(*command);
+    add_step(*command);
+    command->add_flag("--rows", asked_.rows, "The loss of each row, and the tokens that lost most");
+    command->add_flag("--modules", asked_.modules,
+                      "The norms of each module's outputs and their gradients");
+    command
+        ->add_option("--layout", asked_.layout,
+                     "By the mesh and the [[parallel]] entries of this config, for a run with "
+                     "train.reproducible=layout")
+        ->type_name("CONFIG");
+    command->add_option("--html", asked_.html, "Also write it as an HTML page to this file")
+        ->type_name("FILE");
   }
 
   void add_ops() {
@@ -589,6 +628,7 @@ class CommandLine {
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
   TrainArguments train_;
   DataShowArguments show_data_;
+  QuestionArguments asked_;
   OpsArguments ops_;
   BenchArguments bench_;
   std::vector<std::string> boxes_;

@@ -162,6 +162,27 @@ int run_data_show(const TrainArguments& arguments, const DataShowArguments& show
 /// `tessera data check`: reads all data, and prints counts. Errors (input): the same.
 int run_data_check(const TrainArguments& arguments);
 
+/// A run that has saved checkpoints, and what is asked of it.
+struct QuestionArguments {
+  std::string run;  // the folder of its checkpoints
+  std::vector<std::string> plugins = {};
+  std::int64_t step = 0;
+  std::string place = {};  // of a row, "a.jsonl:17"
+  bool rows = false;
+  bool modules = false;
+  std::string layout = {};  // a config; empty: the run's own
+  std::string html = {};    // a file to write; empty: none
+  bool json = false;
+};
+/// `tessera data where`: the rows of a step, by ranks and micro-batches. Errors (input): those of
+/// runs::open_recorded, open_task and check_step.
+int run_data_where(const QuestionArguments& arguments);
+/// `tessera data seen`: the steps that have a row. Errors (input): as above; no row has the place.
+int run_data_seen(const QuestionArguments& arguments);
+/// `tessera replay`: computes a step again. Returns 1 where its loss or norm is not what the run
+/// has recorded, else 0. Errors (input): those of runs::open_replay.
+int run_replay(const QuestionArguments& arguments);
+
 int run_checkpoint_info(const std::string& path, bool json);
 /// Compares all bytes of a checkpoint, or of every checkpoint in a folder of them, with their
 /// hashes. Error (input) that lists all damage.

@@ -208,6 +208,9 @@ std::int64_t ImageRows::rows() const { return end_ - begin_; }
 std::int64_t ImageRows::trained(std::int64_t /*row*/) const { return 1; }
 std::int64_t ImageRows::used(std::int64_t /*row*/) const { return 1; }
 std::string ImageRows::where(std::int64_t row) const { return images_->where(begin_ + row); }
+std::vector<RowRecord> ImageRows::records(std::int64_t row) const {
+  return {{.place = parse_record_place(where(row)), .end = 1, .trained = 1, .is_document = true}};
+}
 
 void ImageRows::read(std::int64_t row, std::span<std::int64_t> inputs,
                      std::span<std::int64_t> targets) const {

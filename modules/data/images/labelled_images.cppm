@@ -70,6 +70,7 @@ class ImageRows final : public RowSource {
   std::int64_t trained(std::int64_t row) const override;
   std::int64_t used(std::int64_t row) const override;
   std::string where(std::int64_t row) const override;
+  std::vector<RowRecord> records(std::int64_t row) const override;
   void read(std::int64_t row, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const override;
   void read_pixels(std::int64_t row, std::span<std::uint8_t> pixels) const override;

@@ -169,7 +169,7 @@ Dataset::Dataset(const RunSpec& config, std::int64_t vocab)
     : Dataset(config, DataReader{.tokenizer = open_run_tokenizer(config), .vocab = vocab}) {}
 
 Dataset::Dataset(const RunSpec& config, DataReader reader,
-                 const std::vector<std::string>& known_labels)
+                 const std::vector<std::string>& known_labels, const ContinuedRows& continued)
     : reader_{.tokenizer = hub::limited(std::move(reader.tokenizer), reader.vocab),
               .vocab = reader.vocab,
               .padding = reader.padding,
@@ -194,6 +194,18 @@ Dataset::Dataset(const RunSpec& config, DataReader reader,
   }
   divide(config);
   measure();
+  leave_out(config, continued);
+}
+
+void Dataset::leave_out(const RunSpec& config, const ContinuedRows& continued) {
+  auto history = std::make_unique<RowHistory>(training_, batch_);
+  history->restore(continued.before);
+  if (!config.data.exclude.empty()) {
+    at_key(config, "data.exclude", [&] {
+      newly_excluded_ = history->leave_out(continued.step, read_row_places(config.data.exclude));
+    });
+  }
+  history_ = std::move(history);
 }
 
 void Dataset::find_labels(const RunSpec& config, const std::vector<std::string>& known) {
@@ -219,6 +231,7 @@ void Dataset::divide(const RunSpec& config) {
   const double share = own_validation ? 0 : config.data.validation;
   Division by = division_of(config, reader_);
   by.labels = labels_;
+  padding_ = by.padding;
   std::vector<data::WeightedRows> training;
   RowSources validation;
   std::int64_t validation_tokens = 0;
@@ -252,7 +265,7 @@ void Dataset::divide(const RunSpec& config) {
                                              batch_ * seq_len_ + 1),
          .advice = shorter_advice(config.data, batch_ == 1)});
   }
-  training_ = std::make_unique<data::Mixture>(std::move(training),
+  training_ = std::make_shared<data::Mixture>(std::move(training),
                                               static_cast<std::uint64_t>(config.train.seed),
                                               config.data.order == RowOrder::shuffled);
   if (own_validation) {
@@ -336,15 +349,11 @@ void Dataset::measure() {
   trained_share_ = trained;
 }
 
-data::Mixture::SourceRow Dataset::place_of(std::int64_t step, std::int64_t row) const {
-  return training_->at(step * batch_ + row);
-}
-
-std::int64_t Dataset::trained(std::int64_t step) const {
+std::int64_t Dataset::trained(const RowHistory& history, std::int64_t step) const {
   std::int64_t sum = 0;
   for (std::int64_t row = 0; row < batch_; ++row) {
-    const data::Mixture::SourceRow place = place_of(step, row);
-    sum += training_->source(place.source).trained(place.row);
+    const data::Mixture::SourceRow place = history.at(step, row);
+    sum += history.trained(step, {.source = place.source, .row = place.row});
   }
   return sum;
 }
@@ -394,7 +403,20 @@ void Dataset::fill(Batch& batch, std::int64_t at, const data::RowSource& source,
   }
 }
 
-Batch Dataset::rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const {
+/// Makes documents of row `at` padding.
+void Dataset::pad(Batch& batch, std::int64_t at,
+                  std::span<const data::DocumentPlace> places) const {
+  const std::int64_t begin = at * row_sequences_ * batch.seq_len;
+  for (const data::DocumentPlace& place : places) {
+    for (std::int64_t i = begin + place.begin; i < begin + place.end; ++i) {
+      batch.inputs[static_cast<std::size_t>(i)] = padding_;
+      batch.targets[static_cast<std::size_t>(i)] = data::ignored_target;
+    }
+  }
+}
+
+Batch Dataset::rows(const RowHistory& history, std::int64_t step, std::int64_t first_row,
+                    std::int64_t count) const {
   if (step < 0 || first_row < 0 || count < 0 || first_row + count > batch_) {
     fail({.thing = "data",
           .wrong = fmt::format("no rows [{}, {}) of step {} in a batch of {}", first_row,
@@ -402,8 +424,9 @@ Batch Dataset::rows(std::int64_t step, std::int64_t first_row, std::int64_t coun
   }
   Batch batch = empty_batch(count);
   for (std::int64_t i = 0; i < count; ++i) {
-    const data::Mixture::SourceRow place = place_of(step, first_row + i);
+    const data::Mixture::SourceRow place = history.at(step, first_row + i);
     fill(batch, i, training_->source(place.source), place.row);
+    pad(batch, i, history.padded(step, {.source = place.source, .row = place.row}));
   }
   return batch;
 }
@@ -485,10 +508,17 @@ std::string Dataset::left_out() const {
 }
 
 std::int64_t steps_of(const RunSpec& config, const Dataset& data) {
+  if (config.train.epochs == 0) {
+    return config.train.steps;
+  }
   const double rows = config.train.epochs * static_cast<double>(data.windows());
-  return config.train.epochs > 0
-             ? static_cast<std::int64_t>(std::ceil(rows / static_cast<double>(config.train.batch)))
-             : config.train.steps;
+  const std::int64_t batch = config.train.batch;
+  if (data.history().excluded().empty()) {
+    return static_cast<std::int64_t>(std::ceil(rows / static_cast<double>(batch)));
+  }
+  const std::int64_t turns =
+      data.history().order().turns_before(static_cast<std::int64_t>(std::ceil(rows)));
+  return (turns + batch - 1) / batch;
 }
 
 RunSpec with_data(RunSpec spec, const Dataset& data) {

@@ -3,6 +3,8 @@ export module tessera.runs:dataset;
 import tessera.base;
 import tessera.data;
 import tessera.hub;
+import :exclusions;
+import :row_history;
 import :run_model;
 import :sources;
 import :spec;
@@ -43,21 +45,35 @@ class Dataset {
   /// classes are these if they have all labels of the data, and data.labels names no others. Error
   /// (input) with file and line: a label that data.labels does not name, or that only a validation
   /// has.
+  /// `continued`: the checkpoint from which on data.exclude holds. Errors (input), of its rows: see
+  /// read_row_places and RowHistory::leave_out.
   Dataset(const RunSpec& config, DataReader reader,
-          const std::vector<std::string>& known_labels = {});
+          const std::vector<std::string>& known_labels = {}, const ContinuedRows& continued = {});
 
   /// Sequences of a row; see RunSpec::row_sequences.
   std::int64_t row_sequences() const { return row_sequences_; }
   /// Rows [first_row, first_row + count) of step `step` (counted from 0).
-  Batch rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const;
+  Batch rows(std::int64_t step, std::int64_t first_row, std::int64_t count) const {
+    return rows(*history_, step, first_row, count);
+  }
+  /// The same in a run that has left out other rows since it began.
+  Batch rows(const RowHistory& history, std::int64_t step, std::int64_t first_row,
+             std::int64_t count) const;
   /// Which row of which source is row `row` of step `step` (docs/random-numbers.md).
-  data::Mixture::SourceRow place_of(std::int64_t step, std::int64_t row) const;
+  data::Mixture::SourceRow place_of(std::int64_t step, std::int64_t row) const {
+    return history_->at(step, row);
+  }
   /// Its number in its source.
   std::int64_t window_of(std::int64_t step, std::int64_t row) const {
     return place_of(step, row).row;
   }
   /// Positions of a step, of all rows, whose loss counts.
-  std::int64_t trained(std::int64_t step) const;
+  std::int64_t trained(std::int64_t step) const { return trained(*history_, step); }
+  std::int64_t trained(const RowHistory& history, std::int64_t step) const;
+  /// Which row each step takes, with what is left out when the run begins or continues.
+  const RowHistory& history() const { return *history_; }
+  /// So many rows are left out from there on that were not before.
+  std::int64_t newly_excluded() const { return newly_excluded_; }
 
   /// Batches in a validation, whole ones or a single one that is not; 0 when there is none.
   std::int64_t validation_batches() const { return validation_batches_; }
@@ -104,6 +120,8 @@ class Dataset {
   Batch empty_batch(std::int64_t rows) const;
   void fill(Batch& batch, std::int64_t at, const data::RowSource& source, std::int64_t row) const;
   void measure();
+  void leave_out(const RunSpec& config, const ContinuedRows& continued);
+  void pad(Batch& batch, std::int64_t at, std::span<const data::DocumentPlace> places) const;
 
   DataReader reader_;
   std::vector<OpenedSource> sources_;
@@ -113,7 +131,10 @@ class Dataset {
   std::int64_t row_sequences_;
   std::int64_t batch_;
   bool packs_;
-  std::unique_ptr<const data::Mixture> training_;
+  std::int64_t padding_ = 0;  // a token
+  std::shared_ptr<const data::Mixture> training_;
+  std::unique_ptr<const RowHistory> history_;
+  std::int64_t newly_excluded_ = 0;
   RowSources validation_;
   std::int64_t training_tokens_ = 0;
   std::int64_t validation_windows_ = 0;

@@ -133,7 +133,8 @@ class Opener {
     switch (source.kind) {
       case SourceConfig::Kind::tokens:
         return {.tokens = std::make_shared<data::Tokens>(
-                    data::Tokens::from_npy(source.paths, reader_.vocab))};
+                    data::Tokens::from_npy(source.paths, reader_.vocab)),
+                .paths = source.paths};
       case SourceConfig::Kind::text:
         return text(source);
       case SourceConfig::Kind::jsonl:
@@ -146,13 +147,13 @@ class Opener {
       auto tokens = std::make_shared<data::EncodedText>(
           data::EncodedText::from_records(files, maker(), options.skip_bad, options.forms));
       std::string left_out = joined(found.left_out, left_out_text(tokens->counts(), "texts"));
-      return {.tokens = std::move(tokens), .left_out = std::move(left_out)};
+      return {.tokens = std::move(tokens), .left_out = std::move(left_out), .paths = files};
     }
     auto documents = std::make_shared<data::Documents>(files, maker(), options);
     std::string left_out = joined(
         found.left_out,
         left_out_text(documents->counts(), options.of_record() == 1 ? "documents" : "pairs"));
-    return {.documents = std::move(documents), .left_out = std::move(left_out)};
+    return {.documents = std::move(documents), .left_out = std::move(left_out), .paths = files};
   }
 
   OpenedSource images(const SourceConfig& source) {
@@ -162,15 +163,15 @@ class Opener {
                   .got = source.paths.front()});
     }
     TextFiles found = find_text_files(source.paths);
+    const std::vector<std::string> files = names_of(found.files);
     auto images = std::make_shared<data::LabelledImages>(
-        names_of(found.files), *reader_.images, config_.data.bad_records == BadRecords::skip,
-        source.forms);
+        files, *reader_.images, config_.data.bad_records == BadRecords::skip, source.forms);
     std::string left_out =
         joined(found.left_out, left_out_text({.blank_lines = images->blank_lines(),
                                               .bad = images->bad(),
                                               .first_bad = images->first_bad()},
                                              "images"));
-    return {.images = std::move(images), .left_out = std::move(left_out)};
+    return {.images = std::move(images), .left_out = std::move(left_out), .paths = files};
   }
 
   OpenedSource text(const SourceConfig& source) {
@@ -178,11 +179,13 @@ class Opener {
     const std::vector<std::string> files = names_of(found.files);
     if (tokenizer_->path.empty() && tokenizer_->kind == "bytes") {  // needs no pass over the text
       return {.tokens = std::make_shared<data::Tokens>(data::Tokens::from_bytes(files)),
-              .left_out = std::move(found.left_out)};
+              .left_out = std::move(found.left_out),
+              .paths = files};
     }
     return {.tokens =
                 std::make_shared<data::EncodedText>(data::EncodedText::from_files(files, maker())),
-            .left_out = std::move(found.left_out)};
+            .left_out = std::move(found.left_out),
+            .paths = files};
   }
 
   const std::shared_ptr<const data::ExampleMaker>& maker() {

@@ -31,7 +31,8 @@ struct OpenedSource {
   std::shared_ptr<const data::LabelledImages> images = {};
   std::string left_out = {};  // what is below named folders, or in files, and is not used
   double weight = 1;
-  std::string key = {};  // of the config, for errors: "data.text"
+  std::string key = {};                 // of the config, for errors: "data.text"
+  std::vector<std::string> paths = {};  // of its files
 
   std::size_t files() const;
   std::string content_hash() const;

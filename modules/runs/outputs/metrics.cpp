@@ -137,6 +137,12 @@ std::string to_json(const StepMetrics& m) {
   if (m.skipped) {
     json["skipped"] = true;
   }
+  if (m.spike) {
+    json["spike"] = true;
+  }
+  if (m.excluded_rows > 0) {
+    json["excluded_rows"] = m.excluded_rows;
+  }
   for (const auto& [category, bytes] : m.memory_peaks) {
     json["memory_peaks"][category] = bytes;
   }
@@ -210,6 +216,11 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& file) {
     one.lr = number("lr");
     one.tokens_per_second = number("tokens_per_second");
     one.seconds = number("seconds");
+    one.skipped = json.contains("skipped") && json["skipped"] == true;
+    one.spike = json.contains("spike") && json["spike"] == true;
+    if (json.contains("excluded_rows") && json["excluded_rows"].is_number_integer()) {
+      one.excluded_rows = json["excluded_rows"];
+    }
     one.save_seconds = json.contains("save_seconds") ? number("save_seconds") : 0;
     if (json.contains("memory_bytes") && json["memory_bytes"].is_number_unsigned()) {
       one.memory_bytes = json["memory_bytes"];

@@ -22,7 +22,9 @@ struct StepMetrics {
   double loss = 0;       // mean over the step's tokens, before the update
   double grad_norm = 0;  // global, before clipping
   double lr = 0;
-  bool skipped = false;  // the gradients were not finite, and nothing was updated
+  bool skipped = false;  // the gradients were not finite or it was a spike; nothing was updated
+  bool spike = false;    // see train.on_spike
+  std::int64_t excluded_rows = 0;  // that are left out from this step on, or before
   double tokens_per_second = 0;
   double seconds = 0;       // of this step, without validation and checkpoints
   double save_seconds = 0;  // that the save after the step before has held the run up

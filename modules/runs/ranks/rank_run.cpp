@@ -11,6 +11,7 @@ module;
 #include <memory>
 #include <optional>
 #include <string>
+#include <tessera/printable.hpp>
 #include <utility>
 #include <vector>
 module tessera.runs;
@@ -166,10 +167,13 @@ class RankRun {
       trainer_->capture_ahead();
       compare_programs(world, trainer_->program());
     }
+    identity_ = start.identity;
+    begun_at_ = kept_ != nullptr ? start.begun : trainer_->done();
+    policy_ = spike_policy(run.config);
     if (world.rank() == 0) {
       listeners_ = listeners_of({.config = run.config,
-                                 .identity = start.identity,
-                                 .begun = kept_ != nullptr ? start.begun : trainer_->done(),
+                                 .identity = identity_,
+                                 .begun = begun_at_,
                                  .done = trainer_->done(),
                                  .again = told_ >= 0});
       if (start.checkpoint && !start.from_kept) {
@@ -218,6 +222,7 @@ class RankRun {
                           trace_.before_step(trainer_->done());
                           one_step(looked_at);
                         },
+                    .goes_back = [&] { return goes_back(); },
                     .is_evaluated = [&](std::int64_t step) { return validates_after(step); },
                     .after_step = [&](bool stop) { after_step(stop); }});
     ledger_.enter(TimeUse::end);
@@ -285,6 +290,10 @@ class RankRun {
     metrics.grad_norm = result.grad_norm;
     metrics.lr = result.lr;
     metrics.skipped = result.skipped;
+    metrics.spike = trainer_->spike().has_value();
+    if (const RowHistory* const history = trainer_->task().history()) {
+      metrics.excluded_rows = count_of(history->excluded());
+    }
     metrics.seconds = seconds;
     metrics.tokens_per_second = static_cast<double>(config.step_tokens()) / seconds;
     metrics.save_seconds = checkpoints_->seconds();
@@ -300,7 +309,7 @@ class RankRun {
     metrics.measures = trainer_->task().measures(result.measured);
     add_loads(metrics);
     try {
-      if (validates_after(trainer_->done())) {
+      if (validates_after(trainer_->done()) && !rolls_back()) {
         const TimeScope validates(&ledger_, TimeUse::validation);
         const auto began = std::chrono::steady_clock::now();
         if (std::optional<Validation> validation = trainer_->validate()) {
@@ -315,6 +324,7 @@ class RankRun {
       throw;
     }
     tell(metrics);
+    tell_spike(result);
     waited_ = waits_ ? waits_->until_now(trainer_->done()) : 0;
   }
 
@@ -350,6 +360,70 @@ class RankRun {
     for (const std::string& line : ledger_lines(books_of_ranks())) {
       note(line);
     }
+  }
+
+  /// Whether the run goes back because of the last step.
+  bool rolls_back() const {
+    return trainer_->spike() && policy_ && policy_->action == SpikeAction::rollback;
+  }
+
+  /// Names the rows of a step that is far from those before it. Error: the run is to end then.
+  void tell_spike(const StepResult& result) {
+    if (!trainer_->spike() || (world_.rank() != 0 && policy_->action != SpikeAction::stop)) {
+      return;
+    }
+    const Spike& spike = *trainer_->spike();
+    RowHistory* const history = trainer_->task().history();
+    const std::string rows = history == nullptr
+                                 ? "not known, as the program has a task of its own"
+                                 : places_text(places_of_step(*history, trainer_->done() - 1));
+    const std::string what = fmt::format(
+        "step {}: {} {} is far above the {} of the steps before (spread {}); its rows: "
+        "{}",
+        trainer_->done(), spike.name == "loss" ? "the loss" : "the gradient norm",
+        printable(spike.value), printable(spike.usual), printable(spike.spread), rows);
+    if (policy_->action == SpikeAction::stop) {
+      fail({.thing = "train.on_spike",
+            .wrong = what,
+            .advice = "'tessera replay' computes the step again; leave rows out by data.exclude"});
+    }
+    note(what + (result.refused && !rolls_back() ? "; its update was left out" : ""));
+  }
+
+  /// After a step that was refused: from the last checkpoint on, without the step's rows.
+  bool goes_back() {
+    if (!rolls_back()) {
+      return false;
+    }
+    constexpr int most = 20;
+    const TimeScope heals(&ledger_, TimeUse::heal);
+    const std::int64_t from = trainer_->done();
+    repeats_to_ = std::max(repeats_to_, from);
+    checkpoints_->after_error();  // a save that is running may be the last checkpoint
+    world_.everyone().barrier();
+    const std::optional<std::string> last = latest_checkpoint(run_.config.checkpoint.folder);
+    if (!last || ++rollbacks_ > most) {
+      fail({.thing = "train.on_spike",
+            .wrong = last
+                         ? fmt::format("the run went back {} times", most)
+                         : fmt::format("there is no checkpoint before step {} to go back to", from),
+            .advice = last ? "look at the learning rate, or set action = \"warn\""
+                           : "save one earlier by checkpoint.every"});
+    }
+    const std::vector<std::vector<std::string>> rows = trainer_->roll_back(*last);
+    if (world_.rank() == 0) {
+      told_ = std::max(told_, from);
+      listeners_ = RunListeners();  // they close their files
+      listeners_ = listeners_of({.config = run_.config,
+                                 .identity = identity_,
+                                 .begun = begun_at_,
+                                 .done = trainer_->done(),
+                                 .again = true});
+    }
+    note(fmt::format("back to step {} ({}); from there on the rows of step {} are left out: {}",
+                     trainer_->done(), *last, from, places_text(rows)));
+    world_.everyone().barrier();
+    return true;
   }
 
   void add_loads(StepMetrics& metrics) {
@@ -442,6 +516,10 @@ class RankRun {
   double ceiling_ = 1;
   bool program_tried_ = false;
   std::vector<LayerLoads> loads_;  // of the last step
+  std::optional<SpikePolicy> policy_;
+  int rollbacks_ = 0;
+  std::string identity_;       // of the run, for listeners
+  std::int64_t begun_at_ = 0;  // steps that were done then
 };
 
 }  // namespace

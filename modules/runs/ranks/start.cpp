@@ -125,6 +125,21 @@ std::optional<std::string> checkpoint_to_resume(const RunSpec& config) {
   return resume;
 }
 
+ContinuedRows rows_to_continue(const RunSpec& config) {
+  try {
+    const std::optional<std::string> resume = checkpoint_to_resume(config);
+    if (!resume) {
+      return {};
+    }
+    const CheckpointReader reader(*resume, OpenFiles::when_read);
+    const std::string text = stored_text(reader, exclusions_text);
+    return {.step = read_training_progress(reader).step,
+            .before = text.empty() ? Exclusions() : exclusions_of(text, *resume)};
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 void check_folder(const RunSpec& config, const StartPoint& start) {
   const std::string& folder = config.checkpoint.folder;
   const std::vector<std::string> found =

@@ -15,6 +15,7 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import :training_run;
+import :exclusions;
 import :spec;
 
 // Checks of a run before it starts: where it writes, and what it continues.
@@ -29,6 +30,10 @@ std::string resume_key(const RunSpec& config);
 /// The checkpoint that the run continues; nothing for a new run. Error (input): the newest one
 /// cannot be read.
 std::optional<std::string> checkpoint_to_resume(const RunSpec& config);
+
+/// What the checkpoint that the run continues says of its rows; of a new run, and where it cannot
+/// be read (check_stored tells that): nothing.
+ContinuedRows rows_to_continue(const RunSpec& config);
 
 /// The folder of checkpoints must be this run's alone: what it holds besides would be mixed with
 /// what is saved, removed as old, or continued by the next start. Error (input): it holds others.

@@ -43,6 +43,8 @@ void check_network(const RunSpec& config) {
   }
 }
 
+}  // namespace
+
 collective::LaunchOptions launch_options(const OpenedRun& opened) {
   const RunSpec& config = opened.run.config;
   collective::LaunchOptions options;
@@ -63,8 +65,6 @@ collective::LaunchOptions launch_options(const OpenedRun& opened) {
   options.black_box = config.log.blackbox;
   return options;
 }
-
-}  // namespace
 
 namespace {
 
@@ -92,7 +92,7 @@ OpenedRun open_run(RunSpec spec, bool writes, const OpenTask& open_task) {
 
 OpenedRun open_run(RunSpec spec, bool writes) {
   return open_run(std::move(spec), writes, [](RunSpec& opened) {
-    auto task = open_data_task(opened);
+    auto task = open_data_task(opened, rows_to_continue(opened));
     opened = with_data(std::move(opened), task->data());
     return task;
   });
@@ -121,6 +121,13 @@ void check_start(OpenedRun& opened, bool weight_values) {
     return check_stored(run, checkpoint_to_resume(run.config), weight_values);
   });
   run.base_hash = opened.start.base_hash;
+  if (const auto* const task = dynamic_cast<const DataTask*>(run.task.get());
+      task != nullptr && !task->data().history().excluded().empty()) {
+    const Dataset& data = task->data();
+    opened.start.notes.push_back(fmt::format("rows left out: {}, of which {} from step {} on",
+                                             count_of(data.history().excluded()),
+                                             data.newly_excluded(), opened.start.step + 1));
+  }
   opened.start.identity = run_identity(run.config);
   opened.start.time_begun = opened.begun;
   check_folder(run.config, opened.start);

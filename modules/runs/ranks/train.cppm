@@ -1,6 +1,7 @@
 export module tessera.runs:train;
 
 import tessera.base;
+import tessera.collective;
 import :spec;
 import :facts;
 import :ledger;
@@ -36,6 +37,9 @@ void check_run(OpenedRun& opened);
 /// Compares the run with what it begins with, and with what its outputs hold. `weight_values`: see
 /// check_stored. Errors (input), each with the key.
 void check_start(OpenedRun& opened, bool weight_values);
+
+/// How the ranks of a checked run are started.
+collective::LaunchOptions launch_options(const OpenedRun& opened);
 
 /// Starts the ranks, or takes part where another launcher has started them, and returns the exit
 /// code: 0; incomplete_code; that of an interrupt; that of an error, which was printed. Call it

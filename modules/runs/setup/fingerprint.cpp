@@ -112,6 +112,8 @@ constexpr std::string_view first_keys[] = {"data.order",
 constexpr const char* special_tokens = "data.special_tokens";
 /// The mark of a program's own task.
 constexpr const char* own_task = "own_task";
+/// Rows that are left out: what a checkpoint has is a part of what its continuation leaves out.
+constexpr const char* excluded_rows = "data.exclude";
 /// What earlier versions wrote for token ids too.
 constexpr const char* no_tokenizer = "bytes";
 
@@ -165,6 +167,9 @@ void add_contents(Fingerprint& values, const RunSpec& config, const Dataset& dat
   if (!config.graph.transforms.empty()) {
     values["graph.transforms"] = json_text(nlohmann::json(config.graph.transforms));
   }
+  if (const Exclusions& excluded = data.history().excluded(); !excluded.empty()) {
+    values[excluded_rows] = to_json(excluded);
+  }
   values["data.content"] =
       json_text(nlohmann::json(fmt::format("{} tokens {}", data.tokens(), data.content_hash())));
 }
@@ -177,6 +182,29 @@ std::string text_of(const models::ModelValue& value) {
 std::string shown(const Fingerprint& values, const std::string& name) {
   const auto found = values.find(name);
   return found == values.end() ? "absent" : found->second;
+}
+
+/// Whether what is left out is what was left out before and, from a later step on, more.
+bool continues(const Fingerprint& stored, const Fingerprint& own) {
+  const auto of = [](const Fingerprint& values) {
+    const auto found = values.find(excluded_rows);
+    return found == values.end() ? Exclusions() : exclusions_of(found->second, excluded_rows);
+  };
+  const Exclusions before = of(stored);
+  const Exclusions now = of(own);
+  if (now.size() < before.size()) {
+    return false;
+  }
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const bool last = i + 1 == before.size();
+    if (before[i].from != now[i].from || (!last && before[i].rows != now[i].rows) ||
+        !std::ranges::includes(
+            std::set<std::string>(now[i].rows.begin(), now[i].rows.end()),
+            std::set<std::string>(before[i].rows.begin(), before[i].rows.end()))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool is_allowed(const std::string& name, const std::vector<std::string>& allow) {
@@ -295,6 +323,9 @@ std::vector<std::string> compare(const Fingerprint& written, const Fingerprint& 
   for (const std::string& name : names) {
     if (shown(stored, name) == shown(own, name) || is_place(name)) {
       continue;
+    }
+    if (name == excluded_rows && continues(stored, own)) {
+      continue;  // Dataset::newly_excluded is told
     }
     const std::string line =
         fmt::format("{}: {} in the checkpoint, {} in the config", name,

@@ -119,6 +119,13 @@ std::vector<Key> row_keys() {
            {{"shuffled", RowOrder::shuffled}, {"sequential", RowOrder::sequential}}),
        "`sequential`: row `i` of step `s` is window `s*batch + i`. `shuffled`: a new permutation "
        "of the windows every epoch, a function of `train.seed` and the epoch alone."},
+      {.path = "data.exclude",
+       .slot = field<s, &D::exclude>,
+       .doc = "A file with rows that are left out, a place `FILE:LINE` in each line as `tessera "
+              "data where` prints it ([questions.md](questions.md)). A run that is continued "
+              "leaves them out from there on, and its checkpoints say so; the rows after them move "
+              "forward.",
+       .is_path = true},
       {"data.validation", field<s, &D::validation>,
        "Share of the tokens or documents, at their end, that is never trained on. 0: no "
        "validation.",

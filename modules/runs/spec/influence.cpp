@@ -11,12 +11,13 @@ namespace tessera::runs {
 namespace {
 
 /// Keys that may change while the curve stays what it is.
-constexpr std::array<std::string_view, 25> without_influence = {"model.family",
+constexpr std::array<std::string_view, 27> without_influence = {"model.family",
                                                                 "model.base",
                                                                 "data.text",
                                                                 "data.jsonl",
                                                                 "data.sources",
                                                                 "data.columns",
+                                                                "data.exclude",
                                                                 "data.validation_files",
                                                                 "data.tokens",
                                                                 "train.steps",
@@ -33,6 +34,7 @@ constexpr std::array<std::string_view, 25> without_influence = {"model.family",
                                                                 "train.heal_copies",
                                                                 "train.heal_wait",
                                                                 "train.checksums",
+                                                                "train.on_spike",
                                                                 "train.precision",
                                                                 "data.validate_every",
                                                                 "data.validation_windows"};

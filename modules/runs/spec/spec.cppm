@@ -74,6 +74,15 @@ enum class Reproducible : std::uint8_t {
 /// How gradients stay within the range of their type.
 enum class LossScaling : std::uint8_t { none, dynamic };
 
+/// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.
+struct JsonText {
+  std::string text = "{}";
+};
+/// A list of tables, as JSON.
+struct JsonList {
+  std::string text = "[]";
+};
+
 /// The section [train].
 struct TrainConfig {
   ObjectiveKind objective = ObjectiveKind::next_token;
@@ -105,21 +114,13 @@ struct TrainConfig {
   std::int64_t heal_copies = 2;  // machines that have each machine's part of a state
   double heal_wait = 300;        // seconds for a machine in the place of a lost one; 0: none
   std::int64_t checksums = 0;    // steps between two comparisons of copies; 0: none
+  JsonText on_spike;             // see spike_policy; empty: steps are not looked at
 
   /// Whether the same bits are computed in every layout.
   bool is_layout_free() const;
   /// The rows of a micro-batch, which are a virtual shard in runs that give the same bits in every
   /// layout; 0: all of a rank.
   std::int64_t micro_rows() const;
-};
-
-/// Options of a style or an optimizer as the text of a JSON object; who reads them checks them.
-struct JsonText {
-  std::string text = "{}";
-};
-/// A list of tables, as JSON.
-struct JsonList {
-  std::string text = "[]";
 };
 
 /// What happens to a record that is wrong.
@@ -157,6 +158,7 @@ struct DataConfig {
   RowContent packing = RowContent::one_document;
   std::int64_t seq_len = 256;
   RowOrder order = RowOrder::shuffled;
+  std::string exclude;  // a file with the places of rows that are left out; empty: none
   double validation = 0.05;
   std::vector<std::string> validation_files;
   std::int64_t validation_windows = 0;  // 0 = all

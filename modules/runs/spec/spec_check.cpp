@@ -38,6 +38,7 @@ class Checks : private KeyProblems {
       : KeyProblems(config, unread, problems), c_(config) {}
 
   void all(const std::optional<OwnTask>& own) {
+    own_ = own.has_value();
     if (own) {
       own_task(*own);
     } else {
@@ -194,8 +195,38 @@ class Checks : private KeyProblems {
     }
   }
 
+  void spikes() {
+    if (!known({"train.on_spike"})) {
+      return;
+    }
+    std::optional<SpikePolicy> policy;
+    try {
+      policy = spike_policy(c_);
+    } catch (const Error& error) {
+      add({"train.on_spike"}, error.fields().wrong);
+      return;
+    }
+    if (!policy || policy->action != SpikeAction::rollback) {
+      return;
+    }
+    if (known({"checkpoint.folder"}) && c_.checkpoint.folder.empty()) {
+      add({"train.on_spike"}, "rollback needs checkpoints to go back to; set checkpoint.folder");
+    }
+    if (known({"train.heal"}) && c_.train.heal) {
+      add({"train.on_spike", "train.heal"},
+          "ranks that heal continue from memory, and rollback from a checkpoint; remove one of "
+          "the two, or set action = \"skip\"");
+    }
+    if (own_) {
+      add({"train.on_spike"},
+          "rollback leaves out rows of files, and the program has a task of its own; set action = "
+          "\"skip\"");
+    }
+  }
+
   void training() {
     healing();
+    spikes();
     if (c_.train.epochs > 0 && c_.given.contains("train.steps")) {
       add({"train.epochs", "train.steps"}, "both say how long the run is; remove one of the two");
     }
@@ -509,6 +540,7 @@ class Checks : private KeyProblems {
   }
 
   const RunSpec& c_;
+  bool own_ = false;  // the program has a task of its own
 };
 
 }  // namespace

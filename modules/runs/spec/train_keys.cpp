@@ -102,6 +102,12 @@ std::vector<Key> gradient_keys() {
        "What a step does whose gradients are infinite or NaN: it is an `error`, or the step is "
        "left "
        "out on all ranks (`skip`): parameters and the optimizer stay, data and schedule move on."},
+      {"train.on_spike", field<s, &T::on_spike>,
+       "What is done at a step whose loss or gradient norm is more than `over` spreads above those "
+       "before it, such as `{ over = 4.0, action = \"skip\" }` "
+       "([questions.md](questions.md#when-a-number-jumps)). Actions: its rows are named "
+       "(`warn`), its update is left out (`skip`), the run goes back to its last checkpoint and "
+       "leaves the rows out (`rollback`), or it ends (`stop`). Empty: nothing is looked at."},
       {"train.loss_scaling",
        words<s, &T::loss_scaling, LossScaling>(
            {{"none", LossScaling::none}, {"dynamic", LossScaling::dynamic}}),

@@ -3,6 +3,7 @@ module;
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -14,6 +15,7 @@ module tessera.runs;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.data;
 import tessera.mesh;
 import tessera.tensor;
 import tessera.collective;
@@ -30,8 +32,15 @@ import tessera.parallel;
 import tessera.checkpoint;
 import tessera.train;
 import tessera.hub;
+import :record_members;
 
 namespace tessera::runs {
+namespace {
+
+constexpr const char* spikes_text = "spikes";  // in checkpoints
+
+}  // namespace
+
 Trainer::Trainer(const Run& run, Device device) : Trainer(run, setup_of(run), device, {}) {}
 
 Trainer::Trainer(const Run& run, const StepSetup& setup, std::span<const graph::Change> replacing)
@@ -85,6 +94,8 @@ Trainer::Trainer(const Run& run, const StepSetup& setup, Device device,
   if (run.config.train.loss_scaling == LossScaling::dynamic) {
     training_->set_loss_scaling({});
   }
+  watch_spikes();
+  give_texts();
   graph::ExecutionOptions execution = setup_.execution;
   if (plan_->stages() != nullptr) {
     execution.agree = {};  // the ranks of other stages have other programs, maybe at other times
@@ -117,21 +128,94 @@ std::size_t Trainer::shared_bytes() const {
 
 StepResult Trainer::step(bool last) { return step(setup_.rows, last); }
 
+StepBatch Trainer::batch_of(const StepRows& rows, bool last) const {
+  return {.rows = rows.all,
+          .micro_rows = rows.micro,
+          .weight = task_->weight(done(), rows.all),
+          .tokens = rows.all * run_.config.row_sequences() * run_.config.data.seq_len,
+          .parts = setup_.parts,
+          .last_train_step = last};
+}
+
 StepResult Trainer::step(const StepRows& rows, bool last) {
   if (placed_ && training_->captured().program() == nullptr) {
     capture_ahead();
   }
-  return training_->step(
-      {.rows = rows.all,
-       .micro_rows = rows.micro,
-       .weight = task_->weight(done(), rows.all),
-       .tokens = rows.all * run_.config.row_sequences() * run_.config.data.seq_len,
-       .parts = setup_.parts,
-       .last_train_step = last},
-      functions([this](const BatchPart& part) {
-        const TimeScope reads(ledger_, TimeUse::data);
-        return task_->rows(part);
-      }));
+  const StepResult result =
+      training_->step(batch_of(rows, last), functions([this](const BatchPart& part) {
+                        const TimeScope reads(ledger_, TimeUse::data);
+                        return task_->rows(part);
+                      }));
+  if (detector_) {
+    spike_ = detector_->spike(result);
+    detector_->add(result);
+    refused_in_turn_ = result.refused ? refused_in_turn_ + 1 : 0;
+    give_texts();
+    if (constexpr std::int64_t most = 10; refused_in_turn_ > most) {
+      fail({.thing = "train.on_spike",
+            .wrong = fmt::format("{} steps in turn were left out, so it is not their rows", most),
+            .advice = "look at the learning rate, or set action = \"warn\""});
+    }
+  }
+  return result;
+}
+
+void Trainer::watch_spikes() {
+  policy_ = spike_policy(run_.config);
+  if (!policy_ || device_ == meta) {
+    return;
+  }
+  detector_.emplace(policy_->over);
+  if (policy_->action != SpikeAction::warn) {
+    training_->set_update_guard(
+        [this](const StepResult& result) { return detector_->spike(result).has_value(); });
+  }
+}
+
+void Trainer::give_texts() {
+  std::map<std::string, std::string>& texts = training_->checkpoints().texts();
+  if (const RowHistory* const history = task_->history();
+      history != nullptr && !history->excluded().empty()) {
+    texts[exclusions_text] = to_json(history->excluded());
+  }
+  if (detector_) {
+    texts[spikes_text] = detector_->state();
+  }
+}
+
+/// What is left out is known before a run continues (ContinuedRows), or by who goes back.
+void Trainer::take_texts() {
+  const std::map<std::string, std::string>& texts = training_->checkpoints().texts();
+  if (const auto found = texts.find(spikes_text); detector_ && found != texts.end()) {
+    detector_->load(found->second);
+  }
+  spike_.reset();
+  give_texts();
+}
+
+void Trainer::resume(const std::string& checkpoint) {
+  training_->checkpoints().load(checkpoint);
+  take_texts();
+}
+
+std::vector<std::vector<std::string>> Trainer::roll_back(const std::string& checkpoint) {
+  RowHistory* const history = task_->history();
+  if (history == nullptr) {
+    fail_input({.where = run_.config.place("train.on_spike"),
+                .wrong = "the rows are not those of files, so none can be left out",
+                .advice = "set action = \"skip\""});
+  }
+  std::vector<std::vector<std::string>> rows = places_of_step(*history, done() - 1);
+  resume(checkpoint);
+  std::vector<data::RecordPlace> places;
+  for (const std::vector<std::string>& row : rows) {
+    for (const std::string& place : row) {
+      places.push_back(data::parse_record_place(place));
+    }
+  }
+  history->leave_out(done(), places);
+  give_texts();
+  return rows;
 }
 
 StepFunctions Trainer::functions(std::function<Tensors(const BatchPart&)> rows) const {
@@ -210,6 +294,7 @@ void Trainer::resume(const MemoryStateStore& kept) {
   const std::vector<std::string> saved =
       folder.empty() ? std::vector<std::string>{} : checkpoints_in(folder);
   training_->checkpoints().load(*kept.open(), saved.empty() ? std::string() : saved.front());
+  take_texts();
 }
 
 RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
@@ -219,7 +304,7 @@ RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
     run_.task->keep_files(config.folder);
   }
   const auto meta_data = [&run = run_, updates = hub::updates_member(*model_)] {
-    std::string of_task;
+    std::string of_task = record_members(run);
     for (const auto& [name, json] : run.task->checkpoint_meta()) {
       of_task += fmt::format(R"("{}": {}, )", name, json);
     }

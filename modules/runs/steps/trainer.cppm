@@ -17,6 +17,8 @@ import tessera.checkpoint;
 import tessera.train;
 import :ledger;
 import :metrics;
+import :row_history;
+import :spike_policy;
 import :training_run;
 import :task;
 import :expert_loads;
@@ -37,7 +39,7 @@ class Trainer {
   Trainer(const Run& run, const StepSetup& setup, std::span<const graph::Change> replacing = {});
 
   /// Restores everything that a step depends on. Errors (input): another model, damage.
-  void resume(const std::string& checkpoint) { training_->checkpoints().load(checkpoint); }
+  void resume(const std::string& checkpoint);
   /// The same from the state that was kept.
   void resume(const MemoryStateStore& kept);
   /// Saves its checkpoints as the config says; `say` is called with lines for people. `kept`: where
@@ -61,6 +63,15 @@ class Trainer {
   void record_evaluation(OneRank& into);
 
   const Training& training() const { return *training_; }
+  /// The rows of a step that this rank computes.
+  RowDivision division() const { return training_->division(batch_of(setup_.rows)); }
+  RankTask& task() { return *task_; }
+  /// With train.on_spike: what the last step was, if it was one.
+  const std::optional<Spike>& spike() const { return spike_; }
+  /// After a step that was refused: the state of this checkpoint again, from which on the rows of
+  /// the step are left out. Returns their places. Errors (input): see RowHistory::leave_out; the
+  /// rows are not those of files.
+  std::vector<std::vector<std::string>> roll_back(const std::string& checkpoint);
   std::int64_t done() const { return training_->done(); }
   /// How its steps were taken, and what they are replayed from.
   const ReplayCounts& replays() const { return training_->captured().counts(); }
@@ -105,6 +116,11 @@ class Trainer {
  private:
   /// Functions of a step that reads these rows.
   StepFunctions functions(std::function<Tensors(const BatchPart&)> rows) const;
+  StepBatch batch_of(const StepRows& rows, bool last = false) const;
+  void watch_spikes();
+  void take_texts();
+  /// Puts what is left out, and what is known of spikes, into the state that is saved.
+  void give_texts();
   StepBatch evaluation_batch(std::int64_t batches) const;
 
   Trainer(const Run& run, const StepSetup& setup, Device device,
@@ -119,6 +135,10 @@ class Trainer {
   std::unique_ptr<ExpertLoads> expert_loads_;
   std::unique_ptr<Training> training_;
   TimeLedger* ledger_ = nullptr;
+  std::optional<SpikePolicy> policy_;
+  std::optional<SpikeDetector> detector_;
+  std::optional<Spike> spike_;
+  std::int64_t refused_in_turn_ = 0;       // steps
   std::shared_ptr<const OneRank> placed_;  // with graph.mode: above distribution
 };
 

@@ -34,7 +34,13 @@ class ClassRank final : public RankTask {
  public:
   ClassRank(const ClassModel& classes, const Dataset& data, const RunSpec& spec, nn::Module& model,
             const parallel::ParallelPlan& plan, Device device)
-      : classes_(classes), data_(data), spec_(spec), model_(model), plan_(plan), device_(device) {
+      : classes_(classes),
+        data_(data),
+        history_(data.history()),
+        spec_(spec),
+        model_(model),
+        plan_(plan),
+        device_(device) {
     if (plan.sequence_parts() > 1) {
       fail_input({.where = spec.place("train.objective"),
                   .wrong = "a model of classes reads whole texts, and a style splits sequences",
@@ -44,7 +50,7 @@ class ClassRank final : public RankTask {
 
   Tensors rows(const BatchPart& part) override {
     return device_ == meta ? shapes(part.rows)
-                           : local(data_.rows(part.step, part.first, part.rows));
+                           : local(data_.rows(history_, part.step, part.first, part.rows));
   }
   Tensors validation_rows(const BatchPart& part) override {
     return device_ == meta ? shapes(part.rows)
@@ -59,17 +65,27 @@ class ClassRank final : public RankTask {
     const Tensor logits = classes_.logits(model_, inputs);
     const Tensor loss = ops::cross_entropy(logits, labels, {.reduction = ops::Reduction::sum});
     const NoGrad constant;
+    if (watch_) {
+      watch_(ops::cross_entropy(logits, labels, {.reduction = ops::Reduction::none}),
+             detached(loss));
+    }
     const Tensor right = ops::eq(ops::argmax(logits, -1), labels);
     return {loss, {ops::sum(ops::cast(right, loss.dtype()))}};
   }
   double weight(std::int64_t step, std::int64_t rows) const override {
-    return static_cast<double>(device_ == meta || !spec_.tags() ? rows : data_.trained(step));
+    return static_cast<double>(device_ == meta || !spec_.tags() ? rows
+                                                                : data_.trained(history_, step));
   }
   double validation_weight(std::int64_t batches, std::int64_t rows) const override {
     return static_cast<double>(device_ == meta ? batches * rows : data_.validation_trained());
   }
   Measures measures(std::span<const double> measured) const override {
     return {{"accuracy", measured[0]}};
+  }
+  RowHistory* history() override { return &history_; }
+  bool watch_losses(LossWatch watch) override {
+    watch_ = std::move(watch);
+    return true;
   }
   std::string text() const override {
     return fmt::format("the class of each {}: {}",
@@ -118,6 +134,8 @@ class ClassRank final : public RankTask {
 
   const ClassModel& classes_;
   const Dataset& data_;
+  RowHistory history_;
+  LossWatch watch_;
   const RunSpec& spec_;
   nn::Module& model_;
   const parallel::ParallelPlan& plan_;
@@ -216,14 +234,16 @@ std::vector<std::pair<std::string, std::string>> ClassTask::checkpoint_meta() co
   return {{"model", model_->config_text()}, tokenizer_meta()};
 }
 
-std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec) {
+std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec,
+                                                 const ContinuedRows& continued) {
   const std::shared_ptr<ClassModel> model = at_key(spec, "model.from", [&] {
     return open_class_model(spec.model.from, spec.tags() ? ClassOf::token : ClassOf::row);
   });
   const DataReader reader =
       model->images() != nullptr ? image_reader(spec, *model) : text_reader(spec, *model);
-  const auto data = at_key(
-      spec, "data", [&] { return std::make_shared<const Dataset>(spec, reader, model->labels()); });
+  const auto data = at_key(spec, "data", [&] {
+    return std::make_shared<const Dataset>(spec, reader, model->labels(), continued);
+  });
   at_key(spec, "data.labels", [&] { model->set_labels(data->labels()); });
   return std::make_shared<const ClassTask>(model, data);
 }

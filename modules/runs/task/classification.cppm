@@ -44,6 +44,7 @@ class ClassTask final : public DataTask {
 /// Opens the model of model.from and the labelled texts or images of a config. Errors (input), each
 /// with the key: see open_class_model and Dataset; longer rows than the model takes; keys of texts
 /// beside images.
-std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec);
+std::shared_ptr<const ClassTask> open_class_task(const RunSpec& spec,
+                                                 const ContinuedRows& continued = {});
 
 }  // namespace tessera::runs

@@ -19,11 +19,12 @@ std::pair<std::string, std::string> DataTask::tokenizer_meta() const {
   return {"tokenizer", hub::to_json(data_->tokenizer())};
 }
 
-std::shared_ptr<const DataTask> open_data_task(const RunSpec& spec) {
+std::shared_ptr<const DataTask> open_data_task(const RunSpec& spec,
+                                               const ContinuedRows& continued) {
   if (spec.classifies()) {
-    return open_class_task(spec);
+    return open_class_task(spec, continued);
   }
-  return open_language_task(spec);
+  return open_language_task(spec, continued);
 }
 
 const DataTask& data_task_of(const Run& run) {

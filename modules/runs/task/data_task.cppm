@@ -41,7 +41,8 @@ class DataTask : public Task {
 
 /// Opens what the objective of a config trains, and its data. Errors (input), each with the key:
 /// see open_language_task and open_class_task.
-std::shared_ptr<const DataTask> open_data_task(const RunSpec& spec);
+std::shared_ptr<const DataTask> open_data_task(const RunSpec& spec,
+                                               const ContinuedRows& continued = {});
 
 /// The task of a run that a config describes. Error: a program's own task.
 const DataTask& data_task_of(const Run& run);

@@ -28,7 +28,12 @@ class LanguageRank final : public RankTask {
  public:
   LanguageRank(const LanguageTask& task, const RunSpec& spec, const DeviceMesh& mesh,
                nn::LanguageModel& model, const parallel::ParallelPlan& plan, Device device)
-      : spec_(spec), data_(task.data()), model_(model), plan_(plan), device_(device) {
+      : spec_(spec),
+        data_(task.data()),
+        history_(data_.history()),
+        model_(model),
+        plan_(plan),
+        device_(device) {
     if (device_ != meta && plan_.sequence_parts() > 1) {
       std::vector<std::int64_t> places(static_cast<std::size_t>(spec.data.seq_len));
       std::iota(places.begin(), places.end(), 0);
@@ -52,7 +57,7 @@ class LanguageRank final : public RankTask {
   }
   Tensors rows(const BatchPart& part) override {
     return device_ == meta ? local(no_data(part.rows))
-                           : local(data_.rows(part.step, part.first, part.rows));
+                           : local(data_.rows(history_, part.step, part.first, part.rows));
   }
   Tensors validation_rows(const BatchPart& part) override {
     return device_ == meta ? local(no_data(part.rows))
@@ -61,7 +66,7 @@ class LanguageRank final : public RankTask {
   StepSums sums(const Tensors& rows) override { return objective_->sums(rows); }
   Tensor states(const Tensors& rows) override { return objective_->states(rows); }
   double weight(std::int64_t step, std::int64_t rows) const override {
-    return objective_->weight(rows, device_ == meta ? tokens(rows) : data_.trained(step));
+    return objective_->weight(rows, device_ == meta ? tokens(rows) : data_.trained(history_, step));
   }
   double validation_weight(std::int64_t batches, std::int64_t rows) const override {
     const std::int64_t trained =
@@ -73,6 +78,11 @@ class LanguageRank final : public RankTask {
   }
   std::string text() const override { return objective_->text(); }
   const FrozenCopy* frozen_copy() const override { return copy_.get(); }
+  RowHistory* history() override { return &history_; }
+  bool watch_losses(LossWatch watch) override {
+    objective_->watch_losses(std::move(watch));
+    return true;
+  }
 
  private:
   std::int64_t tokens(std::int64_t rows) const {
@@ -107,6 +117,7 @@ class LanguageRank final : public RankTask {
 
   const RunSpec& spec_;
   const Dataset& data_;
+  RowHistory history_;
   nn::LanguageModel& model_;
   const parallel::ParallelPlan& plan_;
   Device device_;
@@ -170,7 +181,8 @@ ModelFacts LanguageTask::facts() const {
           .vocab = shape_.vocab};
 }
 
-std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec) {
+std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec,
+                                                       const ContinuedRows& continued) {
   if (spec.classifies()) {
     fail_input({.where = spec.place("train.objective"),
                 .wrong = "this command knows models of texts only, which classification does not "
@@ -182,7 +194,8 @@ std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec) {
                                  [&] { return model_shape(spec, tokenizer); });
   return at_key(spec, "data", [&] {
     auto data = std::make_shared<const Dataset>(
-        spec, DataReader{.tokenizer = tokenizer, .vocab = shape.vocab});
+        spec, DataReader{.tokenizer = tokenizer, .vocab = shape.vocab}, std::vector<std::string>{},
+        continued);
     data->check_all();
     return std::make_shared<const LanguageTask>(std::move(shape), std::move(data));
   });

@@ -55,7 +55,8 @@ class LanguageTask final : public DataTask {
 
 /// Opens the model's sizes and the data of a config. Errors (input), each with the key: see
 /// model_shape and Dataset; another objective than one of language models.
-std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec);
+std::shared_ptr<const LanguageTask> open_language_task(const RunSpec& spec,
+                                                       const ContinuedRows& continued = {});
 
 /// The task of a run that a config describes. Error: a program's own task.
 const LanguageTask& language_of(const Run& run);

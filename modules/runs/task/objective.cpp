@@ -57,6 +57,28 @@ StepSums NextToken::sums(const Tensors& rows) {
   return loss_sum(model_, plan_, rows[0], rows[1], documents_of(rows));
 }
 
+void NextToken::watch_losses(LossWatch watch) {
+  hook_.remove();
+  watch_ = std::move(watch);
+  if (!watch_) {
+    return;
+  }
+  // Beside the loss that the step computes, of the same logits; of logits in parts the module has
+  // the losses themselves.
+  hook_ = model_.loss().add_hook(
+      [this](nn::Module& /*module*/, const Tensors& inputs, Tensors& outputs) {
+        const NoGrad constant;
+        nn::CrossEntropyLoss& loss = model_.loss();
+        if (!inputs[0]) {
+          watch_(detached(outputs[0]), ops::sum(outputs[0]));
+          return;
+        }
+        watch_(ops::cross_entropy_rows(inputs[0], inputs[1], loss.ignore_index(),
+                                       loss.takes_classes_of_ranks()),
+               detached(outputs[0]));
+      });
+}
+
 Tensor NextToken::states(const Tensors& rows) {
   return hidden_states(model_, plan_, rows[0], documents_of(rows));
 }
@@ -130,7 +152,12 @@ StepSums Preferences::sums(const Tensors& rows) {
   if (smoothing > 0) {
     losses = ops::add(losses, ops::log_sigmoid(ops::mul_scalar(margins, -1.0)), -smoothing);
   }
-  return {ops::sum(losses), measured_sums(chosen, rejected)};
+  const Tensor sum = ops::sum(losses);
+  if (watch_) {
+    const NoGrad constant;
+    watch_(detached(losses), detached(sum));
+  }
+  return {sum, measured_sums(chosen, rejected)};
 }
 
 double Preferences::weight(std::int64_t rows, std::int64_t /*tokens*/) const {

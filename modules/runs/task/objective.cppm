@@ -8,6 +8,7 @@ import tessera.train;
 import :frozen_copy;
 import :spec;
 import :metrics;
+import :task;
 
 // What a run minimises, and what is measured besides.
 
@@ -29,6 +30,8 @@ class Objective {
   virtual Measures measures(std::span<const double> measured) const = 0;
   /// For the table before the first step; empty: nothing that is not in it anyway.
   virtual std::string text() const = 0;
+  /// See RankTask::watch_losses.
+  virtual void watch_losses(LossWatch watch) = 0;
 };
 
 /// The mean of the trained tokens' losses.
@@ -42,10 +45,13 @@ class NextToken final : public Objective {
   double weight(std::int64_t rows, std::int64_t tokens) const override;
   Measures measures(std::span<const double> measured) const override;
   std::string text() const override;
+  void watch_losses(LossWatch watch) override;
 
  private:
   nn::LanguageModel& model_;
   const parallel::ParallelPlan& plan_;
+  LossWatch watch_;
+  nn::HookHandle hook_;  // of the loss, while it is watched
 };
 
 /// Direct preference optimisation (Rafailov et al. 2023), as trl computes it: with the reward of an
@@ -66,6 +72,7 @@ class Preferences final : public Objective {
   /// The means of both rewards, of their difference, and of how often the chosen one is greater.
   Measures measures(std::span<const double> measured) const override;
   std::string text() const override;
+  void watch_losses(LossWatch watch) override { watch_ = std::move(watch); }
 
  private:
   using OfModel = std::function<Tensor(nn::LanguageModel&, const parallel::ParallelPlan&)>;
@@ -78,6 +85,7 @@ class Preferences final : public Objective {
   const parallel::ParallelPlan& plan_;
   DpoConfig config_;
   FrozenCopy* reference_;
+  LossWatch watch_;
 };
 
 /// Whether the objective reads a frozen copy of this model. Error (input):

@@ -11,12 +11,17 @@ import tessera.train;
 import :spec;
 import :fingerprint;
 import :metrics;
+import :row_history;
 
 // What a run trains: a model, its rows and its losses. How it is trained is the same for all tasks.
 
 export namespace tessera::runs {
 
 class FrozenCopy;
+
+/// Sees the losses of a micro-batch: of each token [rows, T], or of each row [rows], distributed as
+/// the model computes them. Their sum is `sum`, unless the model adds other terms.
+using LossWatch = std::function<void(const Tensor& losses, const Tensor& sum)>;
 
 /// A task on one rank. Model and plan live as long.
 class RankTask {
@@ -45,6 +50,11 @@ class RankTask {
   virtual Measures measures(std::span<const double> measured) const;
   /// What is minimised, for the table before the first step; empty: what the table says anyway.
   virtual std::string text() const { return ""; }
+  /// Which rows steps take, for who leaves out others; null: the rows are not those of files.
+  virtual RowHistory* history() { return nullptr; }
+  /// From now on `watch` is called in sums(), without gradients; null: not any more. False: the
+  /// task cannot tell the losses of its rows.
+  virtual bool watch_losses(LossWatch watch);
   /// Another model that the sums read; null: none.
   virtual const FrozenCopy* frozen_copy() const { return nullptr; }
 };

@@ -1,0 +1,100 @@
+export module tessera.runs:replay;
+
+import tessera.base;
+import tessera.collective;
+import :recorded_run;
+import :spec;
+import :train;
+
+// A step of a run that is computed again, and looked at.
+
+export namespace tessera::runs {
+
+/// What is looked at besides loss, norm and update.
+struct ReplayRequest {
+  std::int64_t step = 0;  // from 1
+  bool rows = false;      // the loss of each row, and the tokens that lost most
+  bool modules = false;   // the norms of each module's outputs and their gradients
+};
+
+/// A document of a row.
+struct ReplayDocument {
+  std::string place = {};  // "a.jsonl:17"
+  std::int64_t begin = 0;  // [begin, end) of the row's tokens
+  std::int64_t end = 0;
+  std::int64_t trained = 0;
+  double loss = 0;  // the sum of its tokens' losses
+};
+
+/// A row of the step.
+struct ReplayRow {
+  std::int64_t row = 0;  // of the step
+  std::vector<ReplayDocument> documents = {};
+  std::int64_t trained = 0;
+  double loss = 0;  // the sum of its losses
+};
+
+/// A token that lost much.
+struct ReplayToken {
+  std::int64_t row = 0;
+  std::int64_t position = 0;  // of the row; it is predicted there
+  std::string place = {};     // of its document
+  std::int64_t token = 0;     // its id, or the number of a class
+  std::string text = {};
+  double loss = 0;
+};
+
+/// The 2-norms of a module's outputs and of their gradients, over the whole step and all ranks.
+struct ReplayModule {
+  std::string name = {};
+  double activations = 0;
+  std::optional<double> gradients = {};  // none: they have none
+};
+
+/// What the optimizer has changed of some parameters.
+struct ReplayUpdate {
+  std::string group = {};       // "optimizer.groups[0]", "others"
+  std::int64_t parameters = 0;  // elements
+  double before = 0;            // their 2-norm
+  double change = 0;            // the norm of the difference
+};
+
+/// What a step is that was computed again.
+struct ReplayStep {
+  std::int64_t step = 0;
+  std::string checkpoint = {};
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  bool skipped = false;
+  std::optional<double> recorded_loss = {};
+  std::optional<double> recorded_norm = {};
+  /// Both are those that the run has recorded, in all bits.
+  bool same() const;
+  /// Whether the losses of the rows, added as the run adds them, are the loss in all bits; none:
+  /// rows were not looked at.
+  std::optional<bool> rows_are_loss = {};
+  std::vector<ReplayRow> rows = {};  // those with the largest mean loss of a token first
+  std::vector<ReplayToken> tokens = {};
+  std::vector<ReplayModule> modules = {};  // in the order of the model
+  std::vector<ReplayUpdate> updates = {};
+  std::string note = {};  // what could not be looked at, and why
+};
+
+/// The run as it is replayed before a step: from the newest checkpoint before it, by its own layout
+/// or that of `layout` (sections mesh, parallel and plugins, train.micro_batch, threads and
+/// device). `scratch`: a folder for what steps keep in files. Errors (input): see open_task,
+/// checkpoint_before and check_start; another layout for a run whose bits depend on it; `layout` is
+/// of another run.
+OpenedRun open_replay(const RecordedRun& run, const ReplayRequest& request,
+                      const std::optional<RunSpec>& layout, const std::string& scratch);
+
+/// Computes the steps up to that of the request, and tells of it; a JSON on rank 0, else empty. All
+/// ranks call it (launch_options).
+std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
+                        collective::World& world);
+
+/// What that JSON says, with what the run has recorded.
+ReplayStep replayed_step(const std::string& json, const RecordedRun& run, const OpenedRun& opened);
+
+}  // namespace tessera::runs
