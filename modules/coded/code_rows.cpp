@@ -6,7 +6,9 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <tessera/block_codes.hpp>
+#include <vector>
 
 #include "kernels/coded_product.hpp"
 #include "kernels/integer_product.hpp"
@@ -22,7 +24,7 @@ namespace {
 
 /// ggml's number of a type that has blocks or plain elements; CodeType::int8 has none.
 const GgufStoredType& stored_type(CodeType type) {
-  constexpr std::uint32_t numbers[] = {1, 30, 0, 2, 3, 6, 8, 12, 13, 14};
+  constexpr std::uint32_t numbers[] = {1, 30, 0, 2, 3, 6, 8, 12, 13, 14, 39};
   return *gguf_type(numbers[static_cast<std::size_t>(type)]);
 }
 
@@ -50,6 +52,8 @@ void with_codes(CodeType type, F&& f) {
       return f(static_cast<kernels::Q5KCodes*>(nullptr));
     case CodeType::q6_k:
       return f(static_cast<kernels::Q6KCodes*>(nullptr));
+    case CodeType::mxfp4:
+      return f(static_cast<kernels::Mxfp4Codes*>(nullptr));
   }
 }
 
@@ -185,36 +189,116 @@ Tensor decoded_rows(const CodeRows& rows, const Tensor& numbers) {
   return values;
 }
 
+namespace {
+
+/// Products of rows of x, all in one loop but for those of integers, which have their own.
+class Products {
+ public:
+  /// `x`: f32 [..., columns], contiguous.
+  Products(const Tensor& x, Activations activations) : x_(x), activations_(activations) {}
+
+  /// `count` rows of x from `row` on, times `rows` of the weight from `first` on, into the same
+  /// rows of `y` [rows of x, rows].
+  void add(std::int64_t row, std::int64_t count, const CheckedRows& weight, std::int64_t first,
+           std::int64_t rows, const Tensor& y) {
+    const std::int64_t k = weight.columns;
+    const kernels::CodedProduct call{.m = count,
+                                     .n = rows,
+                                     .k = k,
+                                     .a = x_.data<float>() + row * k,
+                                     .codes = weight.row(first),
+                                     .row_bytes = weight.codes.shape()[1],
+                                     .scales = weight.scales ? weight.scale() + first : nullptr,
+                                     .c = y.data<float>() + row * rows};
+    with_codes(weight.type, [&]<class Codes>(Codes*) {
+      if constexpr (kernels::is_integer<Codes>) {
+        if (activations_ == Activations::int8) {
+          integers_.push_back(kernels::integer_task<Codes>(call));
+          return;
+        }
+      }
+      plain_.push_back(kernels::coded_task<Codes>(call));
+    });
+  }
+
+  void compute() const {
+    kernels::coded_products(plain_);
+    if (!integers_.empty()) {
+      const std::int64_t k = x_.size(-1);
+      kernels::integer_products(x_.data<float>(), k == 0 ? 0 : x_.numel() / k, k, integers_);
+    }
+  }
+
+ private:
+  const Tensor& x_;
+  Activations activations_;
+  std::vector<kernels::CodedTask> plain_;
+  std::vector<kernels::IntegerTask> integers_;
+};
+
+void check_columns(const Dims& x, const CheckedRows& weight) {
+  if (x.empty() || x.back() != weight.columns) {
+    fail({.thing = "coded weight",
+          .wrong = "the last dim of x does not match the weight",
+          .expected = fmt::format("{}", weight.columns),
+          .got = to_string(x)});
+  }
+}
+
+}  // namespace
+
 Tensor product(const Tensor& x, const CodeRows& weight, Activations activations) {
   const CheckedRows from(weight);
   const Tensor left = ops::contiguous(ops::cast(x, DType::f32));
   Dims shape = left.shape();
-  if (shape.empty() || shape.back() != from.columns) {
-    fail({.thing = "coded weight",
-          .wrong = "the last dim of x does not match the weight",
-          .expected = fmt::format("{}", from.columns),
-          .got = to_string(shape)});
-  }
+  check_columns(shape, from);
   shape.back() = from.rows();
   const Tensor y = empty(shape, DType::f32);
-  const kernels::CodedProduct call{.m = from.columns == 0 ? 0 : left.numel() / from.columns,
-                                   .n = from.rows(),
-                                   .k = from.columns,
-                                   .a = left.data<float>(),
-                                   .codes = from.row(0),
-                                   .row_bytes = from.codes.shape()[1],
-                                   .scales = from.scale(),
-                                   .c = y.data<float>()};
-  const bool integers = activations == Activations::int8 && is_integer(from.type);
-  with_codes(from.type, [&]<class Codes>(Codes*) {
-    if constexpr (kernels::is_integer<Codes>) {
-      if (integers) {
-        return kernels::integer_product<Codes>(call);
+  Products products(left, activations);
+  products.add(0, from.columns == 0 ? 0 : left.numel() / from.columns, from, 0, from.rows(), y);
+  products.compute();
+  return y;
+}
+
+Tensors group_products(const Tensor& x, const Tensor& counts, std::span<const CodeRows> stacks,
+                       Activations activations) {
+  const Tensor left = ops::contiguous(ops::cast(x, DType::f32));
+  const Tensor of_groups = ops::contiguous(counts);
+  const std::int64_t groups = of_groups.numel();
+  const auto* const count = of_groups.data<std::int64_t>();
+  std::int64_t used = 0;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    used += count[g];
+    if (count[g] < 0 || used > left.size(0)) {
+      fail({.thing = "coded weights",
+            .wrong = "the groups have more rows than there are",
+            .expected = fmt::format("{}", left.size(0)),
+            .got = fmt::format("{}", used)});
+    }
+  }
+  Products products(left, activations);
+  std::vector<CheckedRows> checked;
+  Tensors results;
+  for (const CodeRows& stack : stacks) {
+    const CheckedRows& from = checked.emplace_back(stack);
+    check_columns(left.shape(), from);
+    if (groups == 0 || from.rows() % groups != 0) {
+      fail({.thing = "coded weights",
+            .wrong = fmt::format("{} groups do not divide the rows", groups),
+            .got = to_string(from.codes.shape())});
+    }
+    const std::int64_t rows = from.rows() / groups;
+    const Tensor& y = results.emplace_back(empty({left.size(0), rows}, DType::f32));
+    std::fill_n(y.data<float>() + used * rows, (left.size(0) - used) * rows, 0.0F);
+    std::int64_t row = 0;
+    for (std::int64_t g = 0; g < groups; row += count[g++]) {
+      if (count[g] > 0) {
+        products.add(row, count[g], from, g * rows, rows, y);
       }
     }
-    kernels::coded_product<Codes>(call);
-  });
-  return y;
+  }
+  products.compute();
+  return results;
 }
 
 }  // namespace tessera::coded

@@ -26,9 +26,17 @@ Tensor decoded(const CodeRows& rows);
 Tensor decoded_rows(const CodeRows& rows, const Tensor& numbers);
 /// x f32 [..., columns] times the weight transposed: [..., rows]. Each element has the same bits
 /// however many rows x has: those of the product with the decoded weight within RowProducts. With
-/// Activations::int8 and codes that are integers, those of integer_product() in
+/// Activations::int8 and codes that are integers, those of integer_products() in
 /// kernels/integer_product.hpp, on every machine. Plain tensors in the CPU's memory. Error: extents
 /// that do not fit.
 Tensor product(const Tensor& x, const CodeRows& weight, Activations activations = Activations::f32);
+/// Groups of rows with a weight each, in one loop: x f32 [rows, columns], of which the first
+/// counts[0] rows are of the first group, and so on; `counts`, i64 [groups]. Each of `stacks` has
+/// the rows of the groups' weights, one weight after the other. For each of them: [rows of x, rows
+/// of a weight], where a row has the bits of product() with its weight, and those of no group are
+/// 0. Only weights of groups that have rows are read. Errors: those of product(); counts that are
+/// more than the rows; a stack that the groups do not divide.
+Tensors group_products(const Tensor& x, const Tensor& counts, std::span<const CodeRows> stacks,
+                       Activations activations = Activations::f32);
 
 }  // namespace tessera::coded

@@ -24,7 +24,7 @@ struct TypeName {
   std::string_view stored;
   std::string_view dtype = {};  // of a file of another format
 };
-constexpr std::array<TypeName, 10> names = {{{CodeType::f16, "F16", "float16"},
+constexpr std::array<TypeName, 11> names = {{{CodeType::f16, "F16", "float16"},
                                              {CodeType::bf16, "BF16", "bfloat16"},
                                              {CodeType::int8, ""},
                                              {CodeType::q4_0, "Q4_0"},
@@ -33,7 +33,8 @@ constexpr std::array<TypeName, 10> names = {{{CodeType::f16, "F16", "float16"},
                                              {CodeType::q8_0, "Q8_0"},
                                              {CodeType::q4_k, "Q4_K"},
                                              {CodeType::q5_k, "Q5_K"},
-                                             {CodeType::q6_k, "Q6_K"}}};
+                                             {CodeType::q6_k, "Q6_K"},
+                                             {CodeType::mxfp4, "MXFP4"}}};
 
 constexpr std::array<std::string_view, 8> form_names = {"stored", "f32",  "bf16", "int8",
                                                         "q8_0",   "q4_0", "q4_k", "q6_k"};

@@ -15,7 +15,8 @@ enum class CodeType : std::uint8_t {
   q8_0,
   q4_k,
   q5_k,
-  q6_k
+  q6_k,
+  mxfp4  // 4 bits that are floating point numbers
 };
 
 /// Of the name of a stored type, as TensorSource::stored_type has it ("Q4_K", "bfloat16"); none:

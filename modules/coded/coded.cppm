@@ -3,5 +3,5 @@
 export module tessera.coded;
 
 export import :code_type;     // CodeType: how the elements of a weight are stored
-export import :code_rows;     // rows of a weight to codes and back, and their product
-export import :coded_layers;  // linear layers and embeddings that keep codes
+export import :code_rows;     // rows of a weight to codes and back, and their products
+export import :coded_layers;  // linear layers, embeddings and experts that keep codes

@@ -71,8 +71,10 @@ AdapterLayer layer_of(nn::Module& module) {
     }
   }
   for (const nn::PackedWeight& packed : nn::packed_weights_of(module)) {
-    layer.shape = packed.shape;
-    layer.layout = packed.layout;
+    if (packed.shape.size() == 2) {
+      layer.shape = packed.shape;
+      layer.layout = packed.layout;
+    }
   }
   return layer;
 }

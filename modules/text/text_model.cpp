@@ -266,8 +266,10 @@ void set_weight_form(
   const bool as_stored = form == coded::WeightForm::stored;
   const auto type_of = [&](const coded::CodableWeight& weight) {
     const auto own = stored ? stored(weight.name) : std::nullopt;
-    const auto type = coded::code_type_for(form, weight.shape[1], weight.of_tokens, own);
-    const bool whole = !type || weight.shape[1] % (split * coded::block_of(*type)) == 0;
+    const std::int64_t columns = weight.shape.back();
+    const auto type = coded::code_type_for(form, columns, weight.of_tokens, own);
+    const std::int64_t parts = weight.splits_columns ? split : 1;
+    const bool whole = !type || columns % (parts * coded::block_of(*type)) == 0;
     const auto chosen = as_stored && !whole ? std::nullopt : type;
     integers = integers || (chosen && coded::is_integer(*chosen));
     return chosen;

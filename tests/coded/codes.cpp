@@ -178,6 +178,71 @@ TEST_CASE("weights in 8 bits by rows and in 16 bits have rows of any length", "[
   }
 }
 
+TEST_CASE("groups of rows have the bits that each has with its own weight", "[codes]") {
+  const NoGrad no_grad;
+  std::vector<Tensor> multiples;
+  for (const double factor : {1.0, -0.3, 7.0, 0.01}) {
+    multiples.push_back(ops::mul_scalar(tensor_of("x"), factor));
+  }
+  const Tensor x = ops::cat(multiples, 0);  // 12 rows
+  const Tensor values = tensor_of("values");
+  // Four weights of two rows each.
+  std::vector<coded::CodeRows> stacks;
+  for (const std::string name : ggml_types) {
+    stacks.push_back({.type = coded::code_type(name).value(), .codes = tensor_of(name + ".codes")});
+  }
+  stacks.push_back(coded::encoded(CodeType::bf16, values));
+  stacks.push_back(coded::encoded(CodeType::int8, values, coded::scales_of_rows(values)));
+  const auto matrix = [](const coded::CodeRows& stack, std::int64_t number) {
+    coded::CodeRows own = stack;
+    own.codes = ops::narrow(stack.codes, 0, 2 * number, 2);
+    own.scales = stack.scales ? ops::narrow(stack.scales, 0, 2 * number, 2) : Tensor();
+    return own;
+  };
+  const std::vector<std::vector<std::int64_t>> cases = {{12, 0, 0, 0}, {0, 0, 0, 12}, {1, 0, 9, 1},
+                                                        {3, 3, 3, 3},  {0, 1, 0, 0},  {0, 0, 0, 0}};
+  for (const coded::Activations form : {coded::Activations::f32, coded::Activations::int8}) {
+    for (const std::vector<std::int64_t>& counts : cases) {
+      const Tensor of_groups = from_values(std::span(counts), {4});
+      const Tensors together = coded::group_products(x, of_groups, stacks, form);
+      REQUIRE(together.size() == stacks.size());
+      for (std::size_t i = 0; i < stacks.size(); ++i) {
+        INFO("type " << static_cast<int>(stacks[i].type));
+        REQUIRE(together[i].shape() == Dims{12, 2});
+        std::int64_t row = 0;
+        for (std::int64_t g = 0; g < 4; ++g) {
+          for (std::int64_t n = 0; n < counts[static_cast<std::size_t>(g)]; ++n, ++row) {
+            const Tensor alone =
+                coded::product(ops::narrow(x, 0, row, 1), matrix(stacks[i], g), form);
+            CHECK(differences(ops::contiguous(ops::narrow(together[i], 0, row, 1)), alone) == 0);
+          }
+        }
+        for (; row < 12; ++row) {
+          CHECK(to_doubles(ops::narrow(together[i], 0, row, 1)) == std::vector<double>{0, 0});
+        }
+      }
+    }
+  }
+  const std::vector<std::int64_t> too_many = {12, 1, 0, 0};
+  CHECK_THROWS_AS(coded::group_products(x, from_values(std::span(too_many), {4}), stacks), Error);
+  const std::vector<std::int64_t> three = {1, 1, 1};
+  CHECK_THROWS_AS(coded::group_products(x, from_values(std::span(three), {3}), stacks), Error);
+}
+
+TEST_CASE("weights of groups without rows are not read", "[codes]") {
+  const NoGrad no_grad;
+  // Whatever is read of a weight of NaNs is NaN in a sum.
+  coded::CodeRows stack = coded::encoded(CodeType::bf16, full({8, 512}, 1, DType::f32));
+  auto* const elements = static_cast<std::uint16_t*>(stack.codes.raw_data());
+  std::fill(elements + 2 * 512, elements + 8 * 512, 0x7fc0);
+  const std::vector<std::int64_t> counts = {3, 0, 0, 0};
+  const Tensor y =
+      coded::group_products(tensor_of("x"), from_values(std::span(counts), {4}), {&stack, 1})[0];
+  for (const double value : to_doubles(y)) {
+    CHECK(std::isfinite(value));
+  }
+}
+
 TEST_CASE("rows of codes are found by their numbers", "[codes]") {
   const NoGrad no_grad;
   const coded::CodeRows weight{.type = CodeType::q6_k, .codes = tensor_of("Q6_K.codes")};

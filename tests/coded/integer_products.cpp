@@ -50,6 +50,16 @@ float half_at(const std::uint8_t* bytes) {
 /// Blocks of 32, as ggml's comments describe them: the scale, [the minimum], [fifth bits], codes.
 WeightUnit small_block(CodeType type, const std::uint8_t* block) {
   WeightUnit result{};
+  if (type == CodeType::mxfp4) {
+    // The exponent of a power of two; twice the numbers of 4 bits.
+    constexpr int sizes[] = {0, 1, 2, 3, 4, 6, 8, 12};
+    result.scale[0] = result.scale[1] = std::ldexp(1.0F, block[0] - 128);
+    for (int i = 0; i < unit; ++i) {
+      const int code = i < 16 ? block[1 + i] % 16 : block[1 + i - 16] / 16;
+      result.codes[i] = code < 8 ? sizes[code] : -sizes[code - 8];
+    }
+    return result;
+  }
   result.scale[0] = result.scale[1] = half_at(block);
   const bool has_minimum = type == CodeType::q4_1;
   const bool fifth = type == CodeType::q5_0;
@@ -184,8 +194,9 @@ float reference(const float* x, const coded::CodeRows& weight, std::int64_t row,
   return sum;
 }
 
-constexpr CodeType types[] = {CodeType::int8, CodeType::q4_0, CodeType::q4_1, CodeType::q5_0,
-                              CodeType::q8_0, CodeType::q4_k, CodeType::q5_k, CodeType::q6_k};
+constexpr CodeType types[] = {CodeType::int8, CodeType::q4_0, CodeType::q4_1,
+                              CodeType::q5_0, CodeType::q8_0, CodeType::q4_k,
+                              CodeType::q5_k, CodeType::q6_k, CodeType::mxfp4};
 
 /// Where halves of a block are scales, whose random bits would be NaN or huge.
 std::vector<std::int64_t> scale_places(CodeType type) {
@@ -214,6 +225,11 @@ coded::CodeRows random_weight(CodeType type, std::int64_t rows, std::int64_t col
   }
   const std::int64_t size = coded::bytes_of(type, coded::block_of(type));
   for (std::int64_t block = 0; block < rows * bytes; block += size) {
+    if (type == CodeType::mxfp4) {  // 2^-10 and less, some of them subnormal
+      first[block] =
+          static_cast<std::uint8_t>(random() % 20 == 0 ? random() % 3 : 108 + random() % 10);
+      continue;
+    }
     for (const std::int64_t place : scale_places(type)) {
       // At most 2^-5, some of them subnormal.
       const auto scale = static_cast<std::uint16_t>((random() % 10) << 10 | random() % 1024 |

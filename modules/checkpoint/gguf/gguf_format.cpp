@@ -86,11 +86,13 @@ class GgufFile final : public TensorSource {
   Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const override {
     const Dims& shape = info(name).shape;
     const StoredBytes& at = stored_.at(name);
-    if (at.type->decode == nullptr || shape.size() != 2) {
+    if (at.type->decode == nullptr || shape.size() < 2) {
       return {};
     }
-    require(row >= 0 && rows >= 0 && row + rows <= shape[0], "GGUF: rows that are not there");
-    const std::int64_t bytes = shape[1] / at.type->elements * at.type->bytes;
+    const std::int64_t columns = shape.back();
+    const std::int64_t all = columns == 0 ? 0 : shape.product() / columns;
+    require(row >= 0 && rows >= 0 && row + rows <= all, "GGUF: rows that are not there");
+    const std::int64_t bytes = columns / at.type->elements * at.type->bytes;
     const Tensor codes = empty({rows, bytes}, DType::u8);
     const auto first = static_cast<std::size_t>(row * bytes);
     const auto count = static_cast<std::size_t>(rows * bytes);

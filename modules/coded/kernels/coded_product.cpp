@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <tessera/half.hpp>
 #include <type_traits>
 #include <vector>
 
 #include "matmul/kernels/row_dots.hpp"
-#include "shared/kernels/parallel.hpp"
+#include "panels.hpp"
 #include "shared/kernels/simd.hpp"
 
 // As ggml: each product is rounded before it is added.
@@ -225,6 +226,29 @@ struct Q5_0Codes {
   }
 };
 
+/// Numbers of 4 bits: a sign, two bits of the exponent, one of the mantissa; here twice their
+/// values. The scale is half a power of two.
+struct Mxfp4Codes {
+  static constexpr std::int64_t kBlock = 32;
+  static constexpr std::int64_t kBytes = 17;
+
+  template <class Isa, class F>
+  [[gnu::always_inline]] static void block(const std::byte* from, float, std::int64_t, F&& use) {
+    const std::uint32_t exponent = byte_at(from);
+    const std::uint32_t bits = exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23;
+    const float scale = simd::bits_as<float>(bits);
+    const auto value = [&](I32 codes) __attribute__((always_inline)) {
+      // Of 0 to 4, 6, 8 and 12 each has 4 bits.
+      const simd::U32 sizes = simd::U32{} + 0xc8643210U;
+      const auto twice =
+          simd::bits_as<I32>(sizes >> simd::bits_as<simd::U32>((codes & 7) << 2)) & 15;
+      const I32 negative = codes << 28 >> 31;
+      return floats((twice ^ negative) - negative) * scale;
+    };
+    scaled_nibbles(from + 1, value, use);
+  }
+};
+
 struct Q4KCodes {
   static constexpr std::int64_t kBlock = 256;
   static constexpr std::int64_t kBytes = 144;
@@ -321,6 +345,25 @@ template <class Codes, class Isa>
   return sum + left * right;
 }
 
+/// How far after the rows that are read together are those that are fetched: whole groups of rows,
+/// and at least what is read while memory answers.
+[[gnu::always_inline]] inline std::int64_t bytes_ahead(std::int64_t together) {
+  constexpr std::int64_t kLeast = 4096;
+  return together * (1 + (kLeast - 1) / std::max<std::int64_t>(together, 1));
+}
+
+/// Fetches a block's lines, the first of whose elements has the number p in its row.
+template <class Codes>
+[[gnu::always_inline]] inline void fetch(const std::byte* block, std::int64_t p) {
+  constexpr std::int64_t kLine = 64;
+  if constexpr (2 * Codes::kBytes > kLine) {
+    for (std::int64_t i = 0; i < Codes::kBytes; i += kLine) __builtin_prefetch(block + i, 0, 3);
+  } else {
+    constexpr std::int64_t kBlocks = kLine / Codes::kBytes;
+    if (p / Codes::kBlock % kBlocks == 0) __builtin_prefetch(block, 0, 3);
+  }
+}
+
 /// Elements of a few rows of A with columns whose codes are decoded in registers. Several columns,
 /// as each sum waits for its last addition.
 template <class Codes, int kRows, int kColumns, class Isa>
@@ -333,10 +376,12 @@ template <class Codes, int kRows, int kColumns, class Isa>
     scale[j] = x.scales == nullptr ? 0 : x.scales[column + j];
   }
   F32 sum[kRows][kColumns] = {};
+  const std::int64_t ahead = bytes_ahead(kColumns * x.row_bytes);
   for (std::int64_t p = 0; p < x.k; p += Codes::kBlock) {
     const std::int64_t rest = x.k - p;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
+      fetch<Codes>(codes[j] + ahead, p);
       Codes::template block<Isa>(
           codes[j], scale[j], rest,
           [&](std::int64_t place, F32 elements) __attribute__((always_inline)) {
@@ -408,31 +453,46 @@ template <class Codes, class Isa>
   }
 }
 
+std::int64_t panels_of(const CodedProduct& product) {
+  return product.m == 0 ? 0 : (product.n + kPanel - 1) / kPanel;
+}
+
+template <class Codes>
+void panels(const CodedProduct& product, std::int64_t first, std::int64_t last) {
+  std::vector<float> tile;
+  simd::dispatch([&](auto isa) __attribute__((always_inline)) {
+    const std::int64_t end = std::min(product.n, last * kPanel);
+    if (is_for_registers(product)) {
+      return decoded_for_rows<Codes>(isa, product, first * kPanel, end);
+    }
+    tiled_panel<Codes>(isa, product, first * kPanel, end, tile);
+  });
+}
+
 }  // namespace
 
 template <class Codes>
-void coded_product(const CodedProduct& product) {
-  if (product.m == 0) {
-    return;
-  }
-  if (product.k == 0) {
-    std::fill_n(product.c, product.m * product.n, 0.0F);
-    return;
-  }
-  const std::int64_t panels = (product.n + kPanel - 1) / kPanel;
-  // Less work than this is not worth waking a thread.
+CodedTask coded_task(const CodedProduct& product) {
+  return {product, panels<Codes>};
+}
+
+void coded_products(std::span<const CodedTask> tasks) {
   constexpr std::int64_t kGrainWork = 1 << 17;
-  const std::int64_t grain = 1 + kGrainWork / (1 + product.m * product.k * kPanel);
-  parallel_for(0, panels, grain, [&](std::int64_t first, std::int64_t last) {
-    std::vector<float> tile;
-    simd::dispatch([&](auto isa) __attribute__((always_inline)) {
-      const std::int64_t end = std::min(product.n, last * kPanel);
-      if (is_for_registers(product)) {
-        return decoded_for_rows<Codes>(isa, product, first * kPanel, end);
-      }
-      tiled_panel<Codes>(isa, product, first * kPanel, end, tile);
-    });
-  });
+  for_panels(
+      tasks, kGrainWork, [](const CodedTask& task) { return panels_of(task.product); },
+      [](const CodedTask& task) { return task.product.m * task.product.k * kPanel; },
+      [](const CodedTask& task, std::int64_t first, std::int64_t last) {
+        const CodedProduct& product = task.product;
+        if (product.k == 0) {
+          const std::int64_t begin = first * kPanel;
+          const std::int64_t end = std::min(product.n, last * kPanel);
+          for (std::int64_t row = 0; row < product.m; ++row) {
+            std::fill(product.c + row * product.n + begin, product.c + row * product.n + end, 0.0F);
+          }
+          return;
+        }
+        task.panels(product, first, last);
+      });
 }
 
 template <class Codes>
@@ -441,16 +501,17 @@ void decode_row(const std::byte* codes, float scale, std::int64_t k, float* to) 
                      __attribute__((always_inline)) { decode<Codes>(isa, codes, scale, k, to); });
 }
 
-template void coded_product<HalfCodes>(const CodedProduct&);
-template void coded_product<BFloat16Codes>(const CodedProduct&);
-template void coded_product<Int8Codes>(const CodedProduct&);
-template void coded_product<Q4_0Codes>(const CodedProduct&);
-template void coded_product<Q4_1Codes>(const CodedProduct&);
-template void coded_product<Q5_0Codes>(const CodedProduct&);
-template void coded_product<Q8_0Codes>(const CodedProduct&);
-template void coded_product<Q4KCodes>(const CodedProduct&);
-template void coded_product<Q5KCodes>(const CodedProduct&);
-template void coded_product<Q6KCodes>(const CodedProduct&);
+template CodedTask coded_task<HalfCodes>(const CodedProduct&);
+template CodedTask coded_task<BFloat16Codes>(const CodedProduct&);
+template CodedTask coded_task<Int8Codes>(const CodedProduct&);
+template CodedTask coded_task<Q4_0Codes>(const CodedProduct&);
+template CodedTask coded_task<Q4_1Codes>(const CodedProduct&);
+template CodedTask coded_task<Q5_0Codes>(const CodedProduct&);
+template CodedTask coded_task<Q8_0Codes>(const CodedProduct&);
+template CodedTask coded_task<Q4KCodes>(const CodedProduct&);
+template CodedTask coded_task<Q5KCodes>(const CodedProduct&);
+template CodedTask coded_task<Q6KCodes>(const CodedProduct&);
+template CodedTask coded_task<Mxfp4Codes>(const CodedProduct&);
 template void decode_row<HalfCodes>(const std::byte*, float, std::int64_t, float*);
 template void decode_row<BFloat16Codes>(const std::byte*, float, std::int64_t, float*);
 template void decode_row<Int8Codes>(const std::byte*, float, std::int64_t, float*);
@@ -461,5 +522,6 @@ template void decode_row<Q8_0Codes>(const std::byte*, float, std::int64_t, float
 template void decode_row<Q4KCodes>(const std::byte*, float, std::int64_t, float*);
 template void decode_row<Q5KCodes>(const std::byte*, float, std::int64_t, float*);
 template void decode_row<Q6KCodes>(const std::byte*, float, std::int64_t, float*);
+template void decode_row<Mxfp4Codes>(const std::byte*, float, std::int64_t, float*);
 
 }  // namespace tessera::kernels

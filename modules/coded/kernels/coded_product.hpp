@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace tessera::kernels {
 
@@ -17,6 +18,7 @@ struct Q8_0Codes;
 struct Q4KCodes;
 struct Q5KCodes;
 struct Q6KCodes;
+struct Mxfp4Codes;
 
 /// c [m, n] = a [m, k] times the transpose of a weight [n, k].
 struct CodedProduct {
@@ -30,10 +32,19 @@ struct CodedProduct {
   float* c = nullptr;
 };
 
-/// Each element has the bits of row_gemm() with the decoded weight. A few rows of the weight are
-/// decoded at a time; for few rows of `a` 16 elements, in registers.
+/// A product whose columns are computed some at a time.
+struct CodedTask {
+  CodedProduct product;
+  void (*panels)(const CodedProduct& product, std::int64_t first, std::int64_t last) = nullptr;
+};
+
+/// Of which codes it has.
 template <class Codes>
-void coded_product(const CodedProduct& product);
+CodedTask coded_task(const CodedProduct& product);
+
+/// All of them in one loop. Each element has the bits of row_gemm() with the decoded weight. A few
+/// rows of the weight are decoded at a time; for few rows of `a` 16 elements, in registers.
+void coded_products(std::span<const CodedTask> tasks);
 
 /// The k elements of a row.
 template <class Codes>

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <tessera/half.hpp>
 #include <vector>
 
+#include "panels.hpp"
 #include "shared/kernels/parallel.hpp"
 #include "shared/kernels/simd.hpp"
 
@@ -266,6 +268,31 @@ struct UnitCodes<Q4_0Codes> : Kind<8> {
 };
 
 template <>
+struct UnitCodes<Mxfp4Codes> : Kind<12> {
+  static constexpr std::int64_t kBytes = 17;
+  [[gnu::always_inline]] static Bytes32 codes(const std::byte* row, std::int64_t unit,
+                                              std::int64_t) {
+    const Bytes32 code = nibbles(row + unit * kBytes + 1);
+    // Twice their values: 0 to 4, 6, 8 and 12.
+    const Bytes32 size = code & 7;
+    const Bytes32 twice = size + __builtin_elementwise_sub_sat(size, Bytes32{} + 4) +
+                          __builtin_elementwise_sub_sat(size, Bytes32{} + 6) * 2;
+    const Bytes32 negative = Bytes32{} - (code >> 3);
+    return ((twice ^ negative) - negative) + 12;
+  }
+  template <class Isa>
+  [[gnu::always_inline]] static GroupScales scales(const WeightRows& rows, std::int64_t unit) {
+    simd::U32 exponents;
+    for (int i = 0; i < kTogether; ++i) {
+      exponents[i] = static_cast<std::uint32_t>(rows.row[i][unit * kBytes]);
+    }
+    const simd::U32 bits =
+        exponents < 2 ? (simd::U32{} + 0x00200000U) << (exponents & 1) : (exponents - 1) << 23;
+    return {.scale = simd::bits_as<F32>(bits)};
+  }
+};
+
+template <>
 struct UnitCodes<Q4_1Codes> : Kind<0, true> {
   static constexpr std::int64_t kBytes = 20;
   [[gnu::always_inline]] static Bytes32 codes(const std::byte* row, std::int64_t unit,
@@ -377,6 +404,8 @@ struct UnitCodes<Q6KCodes> : Kind<32, false, true> {
 
 // ---- x ----
 
+}  // namespace
+
 /// Rows of x in codes.
 struct RoundedRows {
   std::int64_t m;
@@ -398,6 +427,8 @@ struct RoundedRows {
     halves.resize(count * 2);
   }
 };
+
+namespace {
 
 using CodeVector = signed char __attribute__((vector_size(16)));
 
@@ -457,20 +488,19 @@ template <class Isa>
   }
 }
 
-RoundedRows rounded_rows(const CodedProduct& product, bool signed8) {
-  RoundedRows rows(product.m, product.k, signed8);
+RoundedRows rounded_rows(const float* x, std::int64_t m, std::int64_t k, bool signed8) {
+  RoundedRows rows(m, k, signed8);
   constexpr std::int64_t kGrainElements = 1 << 14;
-  parallel_for(0, product.m, 1 + kGrainElements / product.k,
-               [&](std::int64_t begin, std::int64_t end) {
-                 simd::dispatch([&](auto isa) __attribute__((always_inline)) {
-                   for (std::int64_t row = begin; row < end; ++row) {
-                     for (std::int64_t unit = 0; unit < rows.units; ++unit) {
-                       round_unit(isa, product.a + row * product.k + unit * kUnit,
-                                  product.k - unit * kUnit, rows, row * rows.units + unit);
-                     }
-                   }
-                 });
-               });
+  parallel_for(0, m, 1 + kGrainElements / k, [&](std::int64_t begin, std::int64_t end) {
+    simd::dispatch([&](auto isa) __attribute__((always_inline)) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        for (std::int64_t unit = 0; unit < rows.units; ++unit) {
+          round_unit(isa, x + row * k + unit * kUnit, k - unit * kUnit, rows,
+                     row * rows.units + unit);
+        }
+      }
+    });
+  });
   return rows;
 }
 
@@ -556,6 +586,7 @@ template <class Unit>
 struct Target {
   const CodedProduct& product;
   const RoundedRows& x;
+  std::int64_t first_row;  // of x
   std::int64_t column;
   std::int64_t count;  // at most kTogether
 
@@ -600,7 +631,7 @@ template <class Unit, class Isa, class Dots>
   const WeightRows rows = target.rows();
   F32 sum = {};
   for (std::int64_t unit = 0; unit < x.units; ++unit) {
-    const std::int64_t at = row * x.units + unit;
+    const std::int64_t at = (target.first_row + row) * x.units + unit;
     const std::int64_t left = target.product.k - unit * kUnit;
     fetch_next(target.product, rows.row[0], unit, x.units);
     const I32 even = twice(x.even.data() + at * kQuads);
@@ -666,13 +697,14 @@ template <class Unit, int kRows, class Isa, class Dots>
 [[gnu::always_inline]] inline void tiled_rows(Isa, Dots, const Target& target, const CodeTile& tile,
                                               std::int64_t row) {
   const RoundedRows& x = target.x;
+  const std::int64_t from = target.first_row + row;
   F32 sum[kRows] = {};
   for (std::int64_t unit = 0; unit < x.units; ++unit) {
     const CodeTile::Unit& codes = tile.units[static_cast<std::size_t>(unit)];
     HalfSums sums[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const auto at = static_cast<std::size_t>((row + i) * x.units + unit);
+      const auto at = static_cast<std::size_t>((from + i) * x.units + unit);
       sums[i].first = simd::splat<I32>(-Unit::kOffset * x.halves[2 * at]);
       sums[i].second = simd::splat<I32>(-Unit::kOffset * x.halves[2 * at + 1]);
     }
@@ -680,7 +712,7 @@ template <class Unit, int kRows, class Isa, class Dots>
     for (int quad = 0; quad < kQuads; ++quad) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const std::int64_t word = ((row + i) * x.units + unit) * kQuads + quad;
+        const std::int64_t word = ((from + i) * x.units + unit) * kQuads + quad;
         const I32 even = simd::splat<I32>(x.even[static_cast<std::size_t>(word)]);
         const I32 odd =
             Dots::kSigned8 ? I32{} : simd::splat<I32>(x.odd[static_cast<std::size_t>(word)]);
@@ -689,7 +721,7 @@ template <class Unit, int kRows, class Isa, class Dots>
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      sum[i] = with_unit<Unit>(sum[i], sums[i], codes.scales, x, (row + i) * x.units + unit);
+      sum[i] = with_unit<Unit>(sum[i], sums[i], codes.scales, x, (from + i) * x.units + unit);
     }
   }
 #pragma unroll
@@ -704,11 +736,11 @@ template <class Unit, class Isa, class Dots>
   fill<Unit>(isa, target, tile);
   constexpr int kRows = Isa::kManyRegisters ? 4 : 2;
   std::int64_t row = 0;
-  for (; row + kRows <= target.x.m; row += kRows) {
+  for (; row + kRows <= target.product.m; row += kRows) {
     tiled_rows<Unit, kRows>(isa, dots, target, tile, row);
   }
-  for (; row + 2 <= target.x.m; row += 2) tiled_rows<Unit, 2>(isa, dots, target, tile, row);
-  if (row < target.x.m) tiled_rows<Unit, 1>(isa, dots, target, tile, row);
+  for (; row + 2 <= target.product.m; row += 2) tiled_rows<Unit, 2>(isa, dots, target, tile, row);
+  if (row < target.product.m) tiled_rows<Unit, 1>(isa, dots, target, tile, row);
 }
 
 bool takes_signed8() {
@@ -718,47 +750,63 @@ bool takes_signed8() {
   return result;
 }
 
+std::int64_t panels_of(const CodedProduct& product) {
+  return product.m == 0 ? 0 : (product.n + kTogether - 1) / kTogether;
+}
+
+template <class Codes>
+void panels(const CodedProduct& product, const RoundedRows& x, std::int64_t row, std::int64_t first,
+            std::int64_t last) {
+  using Unit = UnitCodes<Codes>;
+  CodeTile tile;
+  dispatch_dots([&](auto isa, auto dots) __attribute__((always_inline)) {
+    for (std::int64_t panel = first; panel < last; ++panel) {
+      const std::int64_t column = panel * kTogether;
+      const Target target{product, x, row, column, std::min(kTogether, product.n - column)};
+      if (product.m == 1) {
+        one_row<Unit>(isa, dots, target, 0);
+      } else {
+        many_rows<Unit>(isa, dots, target, tile);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 template <class Codes>
   requires is_integer<Codes>
-void integer_product(const CodedProduct& product) {
-  if (product.m == 0) {
-    return;
-  }
-  if (product.k == 0) {
-    std::fill_n(product.c, product.m * product.n, 0.0F);
-    return;
-  }
-  using Unit = UnitCodes<Codes>;
-  const RoundedRows x = rounded_rows(product, takes_signed8());
-  const std::int64_t panels = (product.n + kTogether - 1) / kTogether;
-  // Less work than this, some 2 microseconds, is not worth another piece.
-  constexpr std::int64_t kGrainWork = 1 << 15;
-  const std::int64_t grain = 1 + kGrainWork / (1 + product.m * product.k * kTogether);
-  parallel_for(0, panels, grain, [&](std::int64_t first, std::int64_t last) {
-    CodeTile tile;
-    dispatch_dots([&](auto isa, auto dots) __attribute__((always_inline)) {
-      for (std::int64_t panel = first; panel < last; ++panel) {
-        const std::int64_t column = panel * kTogether;
-        const Target target{product, x, column, std::min(kTogether, product.n - column)};
-        if (x.m == 1) {
-          one_row<Unit>(isa, dots, target, 0);
-        } else {
-          many_rows<Unit>(isa, dots, target, tile);
-        }
-      }
-    });
-  });
+IntegerTask integer_task(const CodedProduct& product) {
+  return {product, panels<Codes>};
 }
 
-template void integer_product<Int8Codes>(const CodedProduct&);
-template void integer_product<Q4_0Codes>(const CodedProduct&);
-template void integer_product<Q4_1Codes>(const CodedProduct&);
-template void integer_product<Q5_0Codes>(const CodedProduct&);
-template void integer_product<Q8_0Codes>(const CodedProduct&);
-template void integer_product<Q4KCodes>(const CodedProduct&);
-template void integer_product<Q5KCodes>(const CodedProduct&);
-template void integer_product<Q6KCodes>(const CodedProduct&);
+void integer_products(const float* x, std::int64_t m, std::int64_t k,
+                      std::span<const IntegerTask> tasks) {
+  if (k == 0) {
+    for (const IntegerTask& task : tasks) {
+      std::fill_n(task.product.c, task.product.m * task.product.n, 0.0F);
+    }
+    return;
+  }
+  const RoundedRows rounded = rounded_rows(x, m, k, takes_signed8());
+  // Less work than this, some 2 microseconds, is not worth another piece.
+  constexpr std::int64_t kGrainWork = 1 << 15;
+  for_panels(
+      tasks, kGrainWork, [](const IntegerTask& task) { return panels_of(task.product); },
+      [](const IntegerTask& task) { return task.product.m * task.product.k * kTogether; },
+      [&](const IntegerTask& task, std::int64_t first, std::int64_t last) {
+        task.panels(task.product, rounded, (task.product.a - x) / k, first, last);
+      });
+}
+
+template IntegerTask integer_task<Int8Codes>(const CodedProduct&);
+template IntegerTask integer_task<Q4_0Codes>(const CodedProduct&);
+template IntegerTask integer_task<Q4_1Codes>(const CodedProduct&);
+template IntegerTask integer_task<Q5_0Codes>(const CodedProduct&);
+template IntegerTask integer_task<Q8_0Codes>(const CodedProduct&);
+template IntegerTask integer_task<Q4KCodes>(const CodedProduct&);
+template IntegerTask integer_task<Q5KCodes>(const CodedProduct&);
+template IntegerTask integer_task<Q6KCodes>(const CodedProduct&);
+template IntegerTask integer_task<Mxfp4Codes>(const CodedProduct&);
 
 }  // namespace tessera::kernels

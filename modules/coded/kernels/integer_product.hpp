@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "coded_product.hpp"
@@ -19,17 +20,31 @@ template <class Codes>
 inline constexpr bool is_integer =
     !std::is_same_v<Codes, HalfCodes> && !std::is_same_v<Codes, BFloat16Codes>;
 
-/// c [m, n] = a [m, k], rounded so, times the transpose of a weight [n, k]. An element is a sum in
-/// f32 over the groups of 32 elements (of 16, where the weight has scales of these), one after the
-/// other:
+/// Rows that are rounded so.
+struct RoundedRows;
+
+/// A product whose columns are computed some at a time. Its rows are those of x from `row` on.
+struct IntegerTask {
+  CodedProduct product;
+  void (*panels)(const CodedProduct& product, const RoundedRows& x, std::int64_t row,
+                 std::int64_t first, std::int64_t last) = nullptr;
+};
+
+/// Of which codes it has.
+template <class Codes>
+  requires is_integer<Codes>
+IntegerTask integer_task(const CodedProduct& product);
+
+/// All of them in one loop, with rows `a` of x [m, k]: c [m', n] = a [m', k], rounded so, times the
+/// transpose of a weight [n, k]. An element is a sum in f32 over the groups of 32 elements (of 16,
+/// where the weight has scales of these), one after the other:
 ///
 ///     sum += float(Σ code_x * code_w) * (scale_w * scale_x) [ - minimum_w * (float(Σ code_x) *
 ///     scale_x) ]
 ///
 /// The sums of integers are exact, each other operation is rounded once and none is fused: an
 /// element has the same bits with every instruction set, number of rows and of threads.
-template <class Codes>
-  requires is_integer<Codes>
-void integer_product(const CodedProduct& product);
+void integer_products(const float* x, std::int64_t m, std::int64_t k,
+                      std::span<const IntegerTask> tasks);
 
 }  // namespace tessera::kernels

@@ -85,7 +85,7 @@ class ConvertedSource final : public TensorSource {
       return from_.stored_rows(name, row, rows);
     }
     const ConvertedTensor& conversion = found->second;
-    if (!conversion.by_rows) {
+    if (!conversion.by_rows || info(name).shape.size() != 2) {
       return {};
     }
     const std::int64_t begin = row / conversion.unit * conversion.unit;

@@ -2,6 +2,7 @@
 module;
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -32,7 +33,8 @@ constexpr std::int64_t block_bytes = block / 2;
 constexpr std::array<float, 16> numbers = {0,    0.5F,  1,  1.5F,  2,  3,  4,  6,
                                            -0.F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
 constexpr int exponent_bias = 127;
-constexpr int no_number = 255;
+constexpr std::uint8_t no_number = 255;
+constexpr std::int64_t ggml_bytes = block_bytes + 1;
 
 class UnpackedMxfp4 : public TensorSource {
  public:
@@ -51,6 +53,27 @@ class UnpackedMxfp4 : public TensorSource {
 
   std::string stored_type(const std::string& name) const override {
     return packed_.contains(name) ? "MXFP4" : folder_.stored_type(name);
+  }
+
+  Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const override {
+    const Dims& shape = info(name).shape;
+    if (!packed_.contains(name)) {
+      return folder_.stored_rows(name, row, rows);
+    }
+    const std::int64_t blocks = shape[2] / block;
+    const Tensor result = empty({rows, blocks * ggml_bytes}, DType::u8);
+    auto* to = result.data<std::uint8_t>();
+    for (std::int64_t next = row; next < row + rows;) {  // expert by expert
+      const std::int64_t expert = next / shape[1];
+      const std::int64_t count = std::min(row + rows, (expert + 1) * shape[1]) - next;
+      const PackedRows packed = read_rows(name, expert, {next % shape[1], 0}, {count, blocks});
+      for (std::int64_t i = 0; i < count * blocks; ++i, to += ggml_bytes) {
+        to_ggml(packed.codes.data<std::uint8_t>() + i * block_bytes,
+                packed.scales.data<std::uint8_t>()[i], to);
+      }
+      next += count;
+    }
+    return result;
   }
 
  private:
@@ -78,7 +101,7 @@ class UnpackedMxfp4 : public TensorSource {
     }
     tensors_.erase(blocks);
     tensors_.erase(scales);
-    tensors_.emplace(name, TensorInfo{DType::bf16, {shape[0], shape[2] * block, shape[1]}});
+    tensors_.emplace(name, TensorInfo{DType::bf16, {shape[0], shape[1], shape[2] * block}});
     packed_.insert(name);
   }
 
@@ -88,35 +111,61 @@ class UnpackedMxfp4 : public TensorSource {
       return;
     }
     // Expert by expert: whole blocks, of which the box has a part.
-    const std::int64_t first = box.offset[1] / block;
-    const std::int64_t count = (box.offset[1] + box.shape[1] + block - 1) / block - first;
+    const std::int64_t first = box.offset[2] / block;
+    const std::int64_t count = (box.offset[2] + box.shape[2] + block - 1) / block - first;
     for (std::int64_t e = 0; e < box.shape[0]; ++e) {
-      const Tensor rows = unpacked(name, box.offset[0] + e, {box.offset[2], first},
-                                   {box.shape[2], count});  // (O, I)
-      const Tensor part = ops::narrow(rows, 1, box.offset[1] - first * block, box.shape[1]);
-      ops::copy_(ops::select(into, 0, e), ops::cast(ops::transpose(part, 0, 1), into.dtype()));
+      const Tensor rows = unpacked(name, box.offset[0] + e, {box.offset[1], first},
+                                   {box.shape[1], count});  // (O, I)
+      const Tensor part = ops::narrow(rows, 1, box.offset[2] - first * block, box.shape[2]);
+      ops::copy_(ops::select(into, 0, e), ops::cast(part, into.dtype()));
     }
   }
 
-  /// Rows and blocks of an expert's matrix, from `begin` on: f32 (rows, 32 blocks).
+  /// Rows and blocks of an expert's matrix: (rows, blocks, 16) and (rows, blocks).
+  struct PackedRows {
+    Tensor codes;
+    Tensor scales;
+  };
+  /// From `begin` on. Error (input): a scale that stands for no number.
+  PackedRows read_rows(const std::string& name, std::int64_t expert, const Dims& begin,
+                       const Dims& extent) const {
+    PackedRows rows{empty({1, extent[0], extent[1], block_bytes}, DType::u8),
+                    empty({1, extent[0], extent[1]}, DType::u8)};
+    folder_.read(name + std::string(blocks_end),
+                 {{expert, begin[0], begin[1], 0}, rows.codes.shape()}, rows.codes);
+    folder_.read(name + std::string(scales_end),
+                 {{expert, begin[0], begin[1]}, rows.scales.shape()}, rows.scales);
+    const auto* const scale = rows.scales.data<std::uint8_t>();
+    if (std::find(scale, scale + rows.scales.numel(), no_number) != scale + rows.scales.numel()) {
+      fail_input({.thing = path() + ": tensor '" + name + std::string(scales_end) + "'",
+                  .wrong = "it has a scale of 255, which stands for no number",
+                  .expected = "0 to 254"});
+    }
+    return rows;
+  }
+
+  /// A block of ggml's: the scale, and the elements of the first half beside those of the second
+  /// one, where here neighbours are in a byte.
+  static void to_ggml(const std::uint8_t* codes, std::uint8_t scale, std::uint8_t* to) {
+    constexpr std::int64_t half = block / 2;
+    const auto code = [&](std::int64_t i) {
+      return static_cast<unsigned>(codes[i / 2]) >> (i % 2 == 0 ? 0U : 4U) & 0xfU;
+    };
+    to[0] = scale;
+    for (std::int64_t i = 0; i < half; ++i) {
+      to[1 + i] = static_cast<std::uint8_t>(code(i) | code(i + half) << 4U);
+    }
+  }
+
+  /// f32 (rows, 32 blocks), of those from `begin` on.
   Tensor unpacked(const std::string& name, std::int64_t expert, const Dims& begin,
                   const Dims& extent) const {
-    const Tensor codes = empty({1, extent[0], extent[1], block_bytes}, DType::u8);
-    folder_.read(name + std::string(blocks_end), {{expert, begin[0], begin[1], 0}, codes.shape()},
-                 codes);
-    const Tensor scales = empty({1, extent[0], extent[1]}, DType::u8);
-    folder_.read(name + std::string(scales_end), {{expert, begin[0], begin[1]}, scales.shape()},
-                 scales);
+    const PackedRows rows = read_rows(name, expert, begin, extent);
     const Tensor values = empty({extent[0], extent[1] * block}, DType::f32);
-    const auto* code = codes.data<std::uint8_t>();
-    const auto* scale = scales.data<std::uint8_t>();
+    const auto* code = rows.codes.data<std::uint8_t>();
+    const auto* scale = rows.scales.data<std::uint8_t>();
     auto* value = values.data<float>();
     for (std::int64_t i = 0; i < extent[0] * extent[1]; ++i) {
-      if (scale[i] == no_number) {
-        fail_input({.thing = path() + ": tensor '" + name + std::string(scales_end) + "'",
-                    .wrong = "it has a scale of 255, which stands for no number",
-                    .expected = "0 to 254"});
-      }
       const float factor = std::ldexp(1.0F, static_cast<int>(scale[i]) - exponent_bias);
       for (std::int64_t byte = 0; byte < block_bytes; ++byte) {  // the lower bits come first
         const std::uint8_t two = code[i * block_bytes + byte];

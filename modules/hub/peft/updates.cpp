@@ -108,8 +108,8 @@ void check_codes(coded::CodeType type, const Tensor& rows, std::int64_t first,
 /// Gives a layer the codes that are stored; false: they are not stored as rows of codes. Errors
 /// (input): another shape; elements that are not finite.
 bool take_codes(const TensorSource& from, const std::string& name, const Dims& shape,
-                const coded::StoredCodes& codes) {
-  if (!from.stored_rows(name, 0, 0)) {
+                const coded::StoredWeight& codes) {
+  if (codes.type != coded::code_type(from.stored_type(name)) || !from.stored_rows(name, 0, 0)) {
     return false;
   }
   check_shape(from, name, shape);
@@ -117,12 +117,32 @@ bool take_codes(const TensorSource& from, const std::string& name, const Dims& s
     const Tensor read = from.stored_rows(name, row, rows);
     constexpr std::int64_t at_once = 256;  // rows that are decoded
     for (std::int64_t first = 0; first < rows; first += at_once) {
-      check_codes(*codes.type, ops::narrow(read, 0, first, std::min(at_once, rows - first)),
+      check_codes(codes.type, ops::narrow(read, 0, first, std::min(at_once, rows - first)),
                   row + first, fmt::format("{}: tensor '{}'", from.path(), name));
     }
     return read;
   });
   return true;
+}
+
+/// Makes codes of a stack of matrices, one after the other. Errors (input): another shape; elements
+/// that are not finite.
+void encode_stack(const TensorSource& from, const std::string& name, const Dims& shape,
+                  const coded::StoredWeight& codes) {
+  check_shape(from, name, shape);
+  codes.encode([&](const LocalPart& part) {
+    const Tensor values = empty(part.shape, DType::f32);
+    from.read(name, part, values);
+    const auto* const begin = values.data<float>();
+    const auto* const end = begin + values.numel();
+    const auto* const found = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
+    if (found != end) {
+      fail_input({.thing = fmt::format("{}: tensor '{}'", from.path(), name),
+                  .wrong = fmt::format("an element of [{}, ...] is {}", part.offset[0], *found),
+                  .advice = "download or write the file again"});
+    }
+    return values;
+  });
 }
 
 /// The rotary tables that old folders hold, and what absent modules have.
@@ -230,9 +250,16 @@ void load_packed_weights(const TensorSource& from, nn::Module& model, const std:
     for (const nn::PackedWeight& packed : nn::packed_weights_of(*module)) {
       const std::string name = module->name() + "." + packed.name;
       const std::string stored = stored_name(from, prefix + name, prefix, codes.other_names);
-      if (codes.type && codes.type == coded::code_type(from.stored_type(stored)) &&
-          take_codes(from, stored, packed.shape, codes)) {
-        continue;
+      const auto own_codes =
+          std::ranges::find(codes.weights, packed.name, &coded::StoredWeight::name);
+      if (own_codes != codes.weights.end()) {
+        if (take_codes(from, stored, packed.shape, *own_codes)) {
+          continue;
+        }
+        if (packed.shape.size() > 2) {
+          encode_stack(from, stored, packed.shape, *own_codes);
+          continue;
+        }
       }
       const std::string own = stored.substr(prefix.size());
       StateDict one;

@@ -201,8 +201,14 @@ HubWeights::HubWeights(const TensorSource& folder, const HubNames& names)
       continue;
     }
     const auto found = stored.find(entry.tensor);
-    if (found == stored.end() || !fits(folder_.info(found->second).shape, entry)) {
+    if (found == stored.end()) {
       continue;  // a later comparison finds that the parameter is missing
+    }
+    if (unpacked_ && !folder.contains(found->second)) {
+      entry.transposed = false;  // packed matrices are as the model's
+    }
+    if (!fits(folder_.info(found->second).shape, entry)) {
+      continue;
     }
     TensorInfo info = folder_.info(found->second);
     const int dim = parts_dim(entry, info.shape);
@@ -259,15 +265,88 @@ std::string HubWeights::stored_type(const std::string& name) const {
                                                      : stacked_.at(name).front());
 }
 
+namespace {
+
+/// stored_rows() of a parameter that the folder has one matrix after the other.
+Tensor rows_of_stack(const TensorSource& folder, const std::vector<std::string>& matrices,
+                     std::int64_t row, std::int64_t rows) {
+  const std::int64_t each = folder.info(matrices[0]).shape[0];
+  std::vector<Tensor> pieces;
+  for (std::int64_t next = row; next < row + rows || pieces.empty();) {
+    const std::int64_t matrix = rows == 0 ? 0 : next / each;
+    const std::string& from = matrices[static_cast<std::size_t>(matrix)];
+    const std::int64_t count = std::min(row + rows, (matrix + 1) * each) - next;
+    // Each matrix may be stored in its own way.
+    const Tensor piece = folder.stored_type(from) == folder.stored_type(matrices[0])
+                             ? folder.stored_rows(from, rows == 0 ? 0 : next % each, count)
+                             : Tensor();
+    if (!piece) {
+      return {};
+    }
+    pieces.push_back(piece);
+    next += count;
+  }
+  return pieces.size() == 1 ? pieces[0] : ops::cat(pieces, 0);
+}
+
+/// stored_rows() of a parameter that has some rows of each matrix of a stack.
+Tensor rows_of_parts(const TensorSource& folder, const HubTensor& entry, std::int64_t row,
+                     std::int64_t rows) {
+  const std::int64_t stored = folder.info(entry.tensor).shape[1];
+  const std::int64_t own = stored / entry.parts * entry.parts_taken;
+  if (rows == 0) {
+    return folder.stored_rows(entry.tensor, 0, 0);
+  }
+  std::vector<Tensor> pieces;
+  for (std::int64_t next = row; next < row + rows;) {
+    const std::int64_t first = next % own;
+    const std::int64_t matrix = next / own * stored;
+    const std::int64_t count = std::min(row + rows - next, own - first);
+    next += count;
+    if (entry.alternating) {
+      const Tensor both =
+          folder.stored_rows(entry.tensor, matrix + first * entry.parts, count * entry.parts);
+      if (!both) {
+        return {};
+      }
+      pieces.push_back(ops::select(ops::unflatten(both, 0, {count, entry.parts}), 1, entry.part));
+      continue;
+    }
+    for (const PartRun& run : runs_of(entry, stored)) {
+      const Overlap part = overlap({{first}, {count}}, 0, run.own, run.count);
+      if (part.count > 0) {
+        pieces.push_back(
+            folder.stored_rows(entry.tensor, matrix + run.stored + part.in_run, part.count));
+        if (!pieces.back()) {
+          return {};
+        }
+      }
+    }
+  }
+  return ops::cat(pieces, 0);
+}
+
+}  // namespace
+
 Tensor HubWeights::stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const {
   info(name);  // throws for a name that is not there
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
-    return {};
+    return rows_of_stack(folder_, stacked_.at(name), row, rows);
   }
   const HubTensor& entry = found->second;
+  const Dims& stored = folder_.info(entry.tensor).shape;
   const bool divides_rows = entry.parts > 1 || entry.groups > 1;
-  if (entry.transposed || entry.row || entry.alternating || (divides_rows && entry.dim != 0)) {
+  if (entry.transposed || entry.row || stored.size() < 2) {
+    return {};
+  }
+  if (!divides_rows) {
+    return folder_.stored_rows(entry.tensor, row, rows);
+  }
+  if (stored.size() == 3 && entry.dim == 1) {
+    return rows_of_parts(folder_, entry, row, rows);
+  }
+  if (stored.size() != 2 || entry.alternating || entry.dim != 0) {
     return {};
   }
   std::vector<Tensor> pieces;
@@ -387,14 +466,22 @@ std::string HubExport::stored_type(const std::string& name) const {
 
 Tensor HubExport::stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const {
   const Dims& shape = info(name).shape;
+  if (const auto stacked = stacked_.find(name); stacked != stacked_.end()) {
+    const auto& [stack, number] = stacked->second;
+    return model_.stored_rows(stack, number * shape[0] + row, rows);
+  }
   const auto found = parts_.find(name);
-  if (found == parts_.end()) {
+  if (found == parts_.end() || (shape.size() != 2 && found->second.size() > 1)) {
     return {};
   }
   std::map<std::int64_t, Tensor> pieces;  // by their first row of these
   for (const HubTensor& entry : found->second) {
     if (entry.transposed || entry.row || entry.alternating || entry.dim != 0) {
       return {};
+    }
+    if (shape.size() != 2) {
+      const bool whole = entry.parts == 1 && entry.groups == 1;
+      return whole ? model_.stored_rows(entry.parameter, row, rows) : Tensor();
     }
     for (const PartRun& run : runs_of(entry, shape[0])) {
       const Overlap part = overlap({{row}, {rows}}, 0, run.stored, run.count);
