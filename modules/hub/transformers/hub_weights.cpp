@@ -271,20 +271,25 @@ namespace {
 /// stored_rows() of a parameter that the folder has one matrix after the other.
 Tensor rows_of_stack(const TensorSource& folder, const std::vector<std::string>& matrices,
                      std::int64_t row, std::int64_t rows) {
+  // Each matrix may be stored in its own way.
+  const std::string type = folder.stored_type(matrices[0]);
+  const auto own_rows = [&](const std::string& matrix, std::int64_t first, std::int64_t count) {
+    return folder.stored_type(matrix) == type ? folder.stored_rows(matrix, first, count) : Tensor();
+  };
+  if (rows == 0) {
+    const bool all = std::ranges::all_of(
+        matrices, [&](const std::string& matrix) { return own_rows(matrix, 0, 0).defined(); });
+    return all ? own_rows(matrices[0], 0, 0) : Tensor();
+  }
   const std::int64_t each = folder.info(matrices[0]).shape[0];
   std::vector<Tensor> pieces;
-  for (std::int64_t next = row; next < row + rows || pieces.empty();) {
-    const std::int64_t matrix = rows == 0 ? 0 : next / each;
-    const std::string& from = matrices[static_cast<std::size_t>(matrix)];
+  for (std::int64_t next = row; next < row + rows;) {
+    const std::int64_t matrix = next / each;
     const std::int64_t count = std::min(row + rows, (matrix + 1) * each) - next;
-    // Each matrix may be stored in its own way.
-    const Tensor piece = folder.stored_type(from) == folder.stored_type(matrices[0])
-                             ? folder.stored_rows(from, rows == 0 ? 0 : next % each, count)
-                             : Tensor();
-    if (!piece) {
+    pieces.push_back(own_rows(matrices[static_cast<std::size_t>(matrix)], next % each, count));
+    if (!pieces.back()) {
       return {};
     }
-    pieces.push_back(piece);
     next += count;
   }
   return pieces.size() == 1 ? pieces[0] : ops::cat(pieces, 0);
