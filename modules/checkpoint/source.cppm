@@ -51,8 +51,9 @@ class TensorSource {
   /// The type as it is stored, such as "Q4_K" where reading decodes it; default: info's.
   virtual std::string stored_type(const std::string& name) const;
   /// Rows of a matrix whose elements are stored in blocks of codes (stored_type) as these are:
-  /// bytes u8 [rows, bytes of a row]. Undefined: they are stored otherwise. Error (input): no such
-  /// tensor.
+  /// bytes u8 [rows, bytes of a row]. Those of a stack's matrices follow each other; codes run
+  /// along the inputs of a matrix, so a stack [matrices, in, out] has rows of [out, in]. Undefined:
+  /// they are stored otherwise, which a call for no rows tells. Error (input): no such tensor.
   virtual Tensor stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const;
   /// The layout that the tensor had when it was saved, such as "[Shard(0)] on mesh(shard=2)" or
   /// "plain"; "": the format does not say.

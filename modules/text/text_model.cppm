@@ -76,7 +76,8 @@ class TextModel {
   /// called by any thread. Errors (input): the model is no folder's, or was opened without
   /// `adapters`; those of hub::read_layer_updates.
   std::vector<hub::LayerUpdate> read_adapter(const std::string& folder) const;
-  /// Bytes of all parameters that this rank has, which each token reads once.
+  /// Bytes of all parameters that this rank has, which each token reads once; of experts only its
+  /// own.
   std::int64_t parameter_bytes() const;
 
  private:

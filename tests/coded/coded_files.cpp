@@ -192,6 +192,7 @@ std::string gpt_oss_folder(const testing::Folder& scratch) {
   config["num_local_experts"] = 4;
   config["num_experts_per_tok"] = 2;
   config["attention_bias"] = true;
+  config["swiglu_limit"] = 7.0;  // what a GGUF file does not say
   config["tie_word_embeddings"] = false;
   config["quantization_config"] = {{"quant_method", "mxfp4"}};
   scratch.write("gpt_oss/config.json", config.dump());
@@ -288,6 +289,18 @@ TEST_CASE("experts in MXFP4 stay in it, and compute what their values do") {
   const double apart = distance(stored, logits_of(rounded, WeightForm::stored));
   CHECK(apart > 1e-5);
   CHECK(apart < 0.05);
+}
+
+TEST_CASE("experts whose gates share a folder's tensor keep the codes of a file") {
+  const testing::Folder scratch;
+  const std::string folder = gpt_oss_folder(scratch);
+  const text::ModelFiles file(gguf_of(folder, "Q8_0", scratch / "file"));
+  const std::vector<double> stored = logits_of(file, WeightForm::stored);
+  CHECK(distance(logits_of(file, WeightForm::f32), stored) < 2e-6);
+  CHECK(distance(logits_of(folder, WeightForm::f32), stored) < 0.1);
+  const std::int64_t numbers = 4 * (192 * 64 + 64 * 96);
+  CHECK(bytes_of(file, WeightForm::f32) - bytes_of(file, WeightForm::stored) >=
+        numbers * 4 - numbers / 32 * 34);
 }
 
 TEST_CASE("numbers of 4 bits have the values that transformers and ggml's package decode") {

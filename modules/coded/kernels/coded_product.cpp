@@ -91,6 +91,15 @@ template <class F>
   use(kLanes, value(nibbles_at<4>(from)));
 }
 
+/// Twice the numbers of 4 bits: a sign, two bits of the exponent, one of the mantissa.
+[[gnu::always_inline]] inline I32 twice_small_numbers(I32 codes) {
+  // Of 0 to 4, 6, 8 and 12 each has 4 bits.
+  const simd::U32 sizes = simd::U32{} + 0xc8643210U;
+  const auto size = simd::bits_as<I32>(sizes >> simd::bits_as<simd::U32>((codes & 7) << 2)) & 15;
+  const I32 negative = codes << 28 >> 31;
+  return (size ^ negative) - negative;
+}
+
 /// The scale and the minimum of a group of 32 elements, of 6 bits each in 12 bytes.
 struct GroupBits {
   unsigned scale;
@@ -226,8 +235,7 @@ struct Q5_0Codes {
   }
 };
 
-/// Numbers of 4 bits: a sign, two bits of the exponent, one of the mantissa; here twice their
-/// values. The scale is half a power of two.
+/// Twice the numbers of 4 bits, with a scale that is half a power of two.
 struct Mxfp4Codes {
   static constexpr std::int64_t kBlock = 32;
   static constexpr std::int64_t kBytes = 17;
@@ -238,12 +246,7 @@ struct Mxfp4Codes {
     const std::uint32_t bits = exponent < 2 ? 0x00200000U << exponent : (exponent - 1) << 23;
     const float scale = simd::bits_as<float>(bits);
     const auto value = [&](I32 codes) __attribute__((always_inline)) {
-      // Of 0 to 4, 6, 8 and 12 each has 4 bits.
-      const simd::U32 sizes = simd::U32{} + 0xc8643210U;
-      const auto twice =
-          simd::bits_as<I32>(sizes >> simd::bits_as<simd::U32>((codes & 7) << 2)) & 15;
-      const I32 negative = codes << 28 >> 31;
-      return floats((twice ^ negative) - negative) * scale;
+      return floats(twice_small_numbers(codes)) * scale;
     };
     scaled_nibbles(from + 1, value, use);
   }

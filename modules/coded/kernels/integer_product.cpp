@@ -197,6 +197,15 @@ struct GroupScales {
   return joined(bytes & 0xf, bytes >> 4);
 }
 
+/// Twice the numbers of 4 bits: 0 to 4, 6, 8 and 12, and a sign.
+[[gnu::always_inline]] inline Bytes32 twice_small_numbers(Bytes32 code) {
+  const Bytes32 size = code & 7;
+  const Bytes32 twice = size + __builtin_elementwise_sub_sat(size, Bytes32{} + 4) +
+                        __builtin_elementwise_sub_sat(size, Bytes32{} + 6) * 2;
+  const Bytes32 negative = Bytes32{} - (code >> 3);
+  return (twice ^ negative) - negative;
+}
+
 /// The bits of a word, as bytes that are 0 or `value`.
 [[gnu::always_inline]] inline Bytes32 bits_of(const std::byte* word, unsigned char value) {
   using Bytes4 = unsigned char __attribute__((vector_size(4)));
@@ -272,13 +281,7 @@ struct UnitCodes<Mxfp4Codes> : Kind<12> {
   static constexpr std::int64_t kBytes = 17;
   [[gnu::always_inline]] static Bytes32 codes(const std::byte* row, std::int64_t unit,
                                               std::int64_t) {
-    const Bytes32 code = nibbles(row + unit * kBytes + 1);
-    // Twice their values: 0 to 4, 6, 8 and 12.
-    const Bytes32 size = code & 7;
-    const Bytes32 twice = size + __builtin_elementwise_sub_sat(size, Bytes32{} + 4) +
-                          __builtin_elementwise_sub_sat(size, Bytes32{} + 6) * 2;
-    const Bytes32 negative = Bytes32{} - (code >> 3);
-    return ((twice ^ negative) - negative) + 12;
+    return twice_small_numbers(nibbles(row + unit * kBytes + 1)) + 12;
   }
   template <class Isa>
   [[gnu::always_inline]] static GroupScales scales(const WeightRows& rows, std::int64_t unit) {

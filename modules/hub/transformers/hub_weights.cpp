@@ -2,6 +2,7 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
@@ -270,29 +271,39 @@ namespace {
 /// stored_rows() of a parameter that the folder has one matrix after the other.
 Tensor rows_of_stack(const TensorSource& folder, const std::vector<std::string>& matrices,
                      std::int64_t row, std::int64_t rows) {
+  // Each matrix may be stored in its own way.
+  const std::string type = folder.stored_type(matrices[0]);
+  const auto own_rows = [&](const std::string& matrix, std::int64_t first, std::int64_t count) {
+    return folder.stored_type(matrix) == type ? folder.stored_rows(matrix, first, count) : Tensor();
+  };
+  if (rows == 0) {
+    const bool all = std::ranges::all_of(
+        matrices, [&](const std::string& matrix) { return own_rows(matrix, 0, 0).defined(); });
+    return all ? own_rows(matrices[0], 0, 0) : Tensor();
+  }
   const std::int64_t each = folder.info(matrices[0]).shape[0];
   std::vector<Tensor> pieces;
-  for (std::int64_t next = row; next < row + rows || pieces.empty();) {
-    const std::int64_t matrix = rows == 0 ? 0 : next / each;
-    const std::string& from = matrices[static_cast<std::size_t>(matrix)];
+  for (std::int64_t next = row; next < row + rows;) {
+    const std::int64_t matrix = next / each;
     const std::int64_t count = std::min(row + rows, (matrix + 1) * each) - next;
-    // Each matrix may be stored in its own way.
-    const Tensor piece = folder.stored_type(from) == folder.stored_type(matrices[0])
-                             ? folder.stored_rows(from, rows == 0 ? 0 : next % each, count)
-                             : Tensor();
-    if (!piece) {
+    pieces.push_back(own_rows(matrices[static_cast<std::size_t>(matrix)], next % each, count));
+    if (!pieces.back()) {
       return {};
     }
-    pieces.push_back(piece);
     next += count;
   }
   return pieces.size() == 1 ? pieces[0] : ops::cat(pieces, 0);
 }
 
+/// How many rows each matrix of a folder's stack has.
+std::int64_t rows_of_matrix(const Dims& stack, const HubTensor& entry) {
+  return stack[entry.transposed ? 2 : 1];
+}
+
 /// stored_rows() of a parameter that has some rows of each matrix of a stack.
 Tensor rows_of_parts(const TensorSource& folder, const HubTensor& entry, std::int64_t row,
                      std::int64_t rows) {
-  const std::int64_t stored = folder.info(entry.tensor).shape[1];
+  const std::int64_t stored = rows_of_matrix(folder.info(entry.tensor).shape, entry);
   const std::int64_t own = stored / entry.parts * entry.parts_taken;
   if (rows == 0) {
     return folder.stored_rows(entry.tensor, 0, 0);
@@ -337,13 +348,15 @@ Tensor HubWeights::stored_rows(const std::string& name, std::int64_t row, std::i
   const HubTensor& entry = found->second;
   const Dims& stored = folder_.info(entry.tensor).shape;
   const bool divides_rows = entry.parts > 1 || entry.groups > 1;
-  if (entry.transposed || entry.row || stored.size() < 2) {
+  // Codes run along a matrix's inputs: a stack that has these first gives the rows of the turned
+  // one.
+  if ((entry.transposed && stored.size() != 3) || entry.row || stored.size() < 2) {
     return {};
   }
   if (!divides_rows) {
     return folder_.stored_rows(entry.tensor, row, rows);
   }
-  if (stored.size() == 3 && entry.dim == 1) {
+  if (stored.size() == 3 && (entry.transposed || entry.dim == 1)) {
     return rows_of_parts(folder_, entry, row, rows);
   }
   if (stored.size() != 2 || entry.alternating || entry.dim != 0) {
@@ -464,6 +477,60 @@ std::string HubExport::stored_type(const std::string& name) const {
                                                     : parts_.at(name).front().parameter);
 }
 
+namespace {
+
+/// stored_rows() of a stack whose matrices have rows of several parameters, all of one type.
+Tensor rows_of_joined(const TensorSource& model, std::span<const HubTensor> entries,
+                      const Dims& shape, std::int64_t row, std::int64_t rows) {
+  const HubTensor& first = entries.front();
+  const std::int64_t stored = rows_of_matrix(shape, first);
+  const auto fits = [&](const HubTensor& entry) {
+    return entry.groups == 1 && entry.parts_taken == 1 && !entry.row &&
+           entry.parts == std::ssize(entries) && (entry.transposed || entry.dim == 1) &&
+           entry.alternating == first.alternating &&
+           model.stored_type(entry.parameter) == model.stored_type(first.parameter) &&
+           model.stored_rows(entry.parameter, 0, 0);
+  };
+  if (shape.size() != 3 || !std::ranges::all_of(entries, fits)) {
+    return {};
+  }
+  if (rows == 0) {
+    return model.stored_rows(first.parameter, 0, 0);
+  }
+  const std::int64_t each = stored / first.parts;
+  std::vector<Tensor> pieces;
+  for (std::int64_t next = row; next < row + rows;) {
+    const std::int64_t begin = next % stored;
+    const std::int64_t own = next / stored * each;  // of the matrix in a parameter
+    const std::int64_t count = std::min(row + rows - next, stored - begin);
+    next += count;
+    std::vector<Tensor> parts(entries.size());
+    if (first.alternating) {
+      const std::int64_t from = begin / first.parts;
+      const std::int64_t to = (begin + count + first.parts - 1) / first.parts;
+      for (const HubTensor& entry : entries) {
+        parts.at(static_cast<std::size_t>(entry.part)) =
+            model.stored_rows(entry.parameter, own + from, to - from);
+      }
+      const Tensor turns = ops::stack(parts, 1);  // (rows, parts, bytes)
+      pieces.push_back(
+          ops::narrow(ops::flatten(turns, 0, 1), 0, begin - from * first.parts, count));
+      continue;
+    }
+    for (const HubTensor& entry : entries) {
+      const Overlap part = overlap({{begin}, {count}}, 0, entry.part * each, each);
+      if (part.count > 0) {
+        parts.at(static_cast<std::size_t>(entry.part)) = model.stored_rows(
+            entry.parameter, own + std::max<std::int64_t>(part.in_run, 0), part.count);
+      }
+    }
+    std::ranges::copy_if(parts, std::back_inserter(pieces), &Tensor::defined);
+  }
+  return ops::cat(pieces, 0);
+}
+
+}  // namespace
+
 Tensor HubExport::stored_rows(const std::string& name, std::int64_t row, std::int64_t rows) const {
   const Dims& shape = info(name).shape;
   if (const auto stacked = stacked_.find(name); stacked != stacked_.end()) {
@@ -471,17 +538,19 @@ Tensor HubExport::stored_rows(const std::string& name, std::int64_t row, std::in
     return model_.stored_rows(stack, number * shape[0] + row, rows);
   }
   const auto found = parts_.find(name);
-  if (found == parts_.end() || (shape.size() != 2 && found->second.size() > 1)) {
+  if (found == parts_.end()) {
     return {};
+  }
+  if (shape.size() == 3) {
+    const std::vector<HubTensor>& entries = found->second;
+    const bool whole = entries.size() == 1 && entries[0].parts == 1 && entries[0].groups == 1;
+    return whole ? model_.stored_rows(entries[0].parameter, row, rows)
+                 : rows_of_joined(model_, entries, shape, row, rows);
   }
   std::map<std::int64_t, Tensor> pieces;  // by their first row of these
   for (const HubTensor& entry : found->second) {
     if (entry.transposed || entry.row || entry.alternating || entry.dim != 0) {
       return {};
-    }
-    if (shape.size() != 2) {
-      const bool whole = entry.parts == 1 && entry.groups == 1;
-      return whole ? model_.stored_rows(entry.parameter, row, rows) : Tensor();
     }
     for (const PartRun& run : runs_of(entry, shape[0])) {
       const Overlap part = overlap({{row}, {rows}}, 0, run.stored, run.count);

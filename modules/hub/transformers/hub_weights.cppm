@@ -29,7 +29,7 @@ std::map<std::string, std::string> stored_names(const TensorSource& folder, cons
 
 /// A folder's tensors as the model's parameters. Tensors that the family does not rename keep their
 /// names; those that it ignores are not there. Experts in MXFP4 (X_blocks and X_scales, which the
-/// family names as X) are read as bfloat16.
+/// family names as X) are read as bfloat16, and their rows as blocks of ggml's.
 class HubWeights : public TensorSource {
  public:
   /// The source must outlive this.
