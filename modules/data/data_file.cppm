@@ -31,9 +31,11 @@ class DataFile {
  public:
   /// Throws Error (input) when the file is missing, cannot be read or is not a regular file.
   explicit DataFile(std::string path);
-  /// What is in a file whose name ends in ".gz" or ".zst", and any other file as it is. What is
-  /// compressed is unpacked once, into blocks in a file of the cache (docs/compressed-data.md).
-  /// Errors (input): as above; it is not compressed so, or damaged; the cache cannot be used.
+  /// What is in a file whose name ends in ".gz" or ".zst", the records of a file that a plugin of
+  /// the kind "source" reads as lines of JSON, and any other file as it is. The first two are
+  /// unpacked once, into blocks in a file of the cache (docs/compressed-data.md). Errors (input):
+  /// as above; it is not compressed so, or damaged; it changed meanwhile; the plugin is not there;
+  /// the cache cannot be used.
   static DataFile content_of(std::string path);
 
   const std::string& path() const { return path_; }

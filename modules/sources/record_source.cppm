@@ -46,7 +46,8 @@ class RecordSource {
 };
 
 /// The name of the source that reads a file: the ending of its name in small letters where a plugin
-/// provides a source of that name; empty: the file is read as it is.
+/// provides a source of that name; empty: the file is read as it is. Which sources there are is
+/// found out once: a program adds its own ones to the host before it asks for a file's.
 std::string source_of(std::string_view path);
 /// Why a file cannot be read whose ending belongs to a plugin of Tessera that this machine does not
 /// have, and how to get it. Empty: no such plugin reads it, or it is there.

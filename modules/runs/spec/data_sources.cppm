@@ -22,7 +22,8 @@ struct SourceConfig {
 /// not exactly one of text, jsonl and tokens, or another key; columns that RecordForms refuses.
 std::vector<SourceConfig> data_sources(const RunSpec& config);
 
-/// The files of data.validation_files, by their names: *.npy, *.jsonl, and others as text.
+/// The files of data.validation_files, by their names: *.npy, records (*.jsonl, also compressed,
+/// and files that a source reads), and others as text.
 std::vector<SourceConfig> validation_sources(const RunSpec& config);
 
 }  // namespace tessera::runs
