@@ -219,13 +219,12 @@ TEST_CASE(
       for (const Json& document : row["documents"]) {
         of_documents += document["loss"].get<double>();
       }
-      CHECK(of_documents == Catch::Approx(row["loss"].get<double>()));
+      CHECK(of_documents == Approx(row["loss"].get<double>()));
       sum += row["loss"].get<double>();
       trained += row["trained"].get<std::int64_t>();
     }
     CHECK(step["rows"].size() == 4);
-    CHECK(sum / static_cast<double>(trained) ==
-          Catch::Approx(step["loss"].get<double>()).epsilon(1e-5));
+    CHECK(sum / static_cast<double>(trained) == Approx(step["loss"].get<double>()).epsilon(1e-5));
     std::set<std::string> modules;
     for (const Json& module : step["modules"]) {
       modules.insert(module["name"].get<std::string>());
@@ -265,10 +264,11 @@ TEST_CASE("a run that is continued without rows takes all others in their order"
       }
       return places;
     };
-    REQUIRE(ask(folder, "train run.toml checkpoint.folder=whole log.metrics=whole.jsonl").code ==
-            0);
+    REQUIRE(
+        ask(folder, "train run.toml train.steps=22 checkpoint.folder=whole log.metrics=whole.jsonl")
+            .code == 0);
     std::vector<std::string> whole;
-    for (int step = 5; step <= 16; ++step) {
+    for (int step = 5; step <= 22; ++step) {
       for (const std::string& place :
            places_of(json_of(folder, "data where whole --step " + std::to_string(step)))) {
         whole.push_back(place);
@@ -297,7 +297,8 @@ TEST_CASE("a run that is continued without rows takes all others in their order"
     bool found = false;
     for (int step = 5; packed && step <= 16 && !found; ++step) {
       const std::string number = std::to_string(step);
-      for (const Json& row : json_of(folder, "data where saved --step " + number)["rows"]) {
+      const Json where = json_of(folder, "data where saved --step " + number);
+      for (const Json& row : where["rows"]) {
         found = found || std::ranges::any_of(row["records"], [](const Json& record) {
                   return record.contains("excluded");
                 });
@@ -309,7 +310,7 @@ TEST_CASE("a run that is continued without rows takes all others in their order"
         for (const Json& document : row["documents"]) {
           sum += document["loss"].get<double>();
         }
-        CHECK(sum == Catch::Approx(row["loss"].get<double>()));
+        CHECK(sum == Approx(row["loss"].get<double>()));
       }
     }
     CHECK(found == packed);
@@ -363,7 +364,7 @@ namespace {
 std::string poisoned(int count, const std::set<int>& bad) {
   std::string text;
   for (int i = 0; i < count; ++i) {
-    const char a = static_cast<char>('a' + i % 5);
+    const char a = static_cast<char>('a' + (i * 7 + i / 5) % 5);
     std::string completion = std::string(3, static_cast<char>(a + 1)) + std::string(3, a);
     if (bad.contains(i)) {
       completion = i % 3 == 0   ? "ZQJXWV"
@@ -385,13 +386,13 @@ Json metrics_of(const Folder& folder, const std::string& file) {
 }
 
 const std::string rule =
-    "steps = 60\nbatch = 4\nseed = 2\non_spike = { over = 6, action = \"ACTION\" }\n";
+    "steps = 200\nbatch = 8\nseed = 2\non_spike = { over = 60, action = \"ACTION\" }\n";
 
 std::string spiked_config(const std::string& action, const Layout& layout) {
   std::string train = rule;
   train.replace(train.find("ACTION"), 6, action);
-  return config(jsonl + layout.data, train + layout.train,
-                layout.more + "[optimizer]\nlr = 0.01\nwarmup = 5\n");
+  return config(jsonl + "order = \"sequential\"\n" + layout.data, train + layout.train,
+                layout.more + "[optimizer]\nlr = 0.005\nwarmup = 5\n");
 }
 
 }  // namespace
@@ -401,8 +402,8 @@ TEST_CASE("a step with poisoned rows is named, left out, or gone back from") {
            {"one rank"},
            {"captured, sharded", "", "micro_batch = 1\n", sharded + "[graph]\ncapture = true\n"}}) {
     const Folder folder;
-    folder.write("rows.jsonl", poisoned(240, {150, 151, 152}));
-    const std::set<std::string> bad = {line(folder, 150), line(folder, 151), line(folder, 152)};
+    folder.write("rows.jsonl", poisoned(1600, {1440, 1441, 1442}));
+    const std::set<std::string> bad = {line(folder, 1440), line(folder, 1441), line(folder, 1442)};
     INFO(layout.name);
     folder.write("run.toml", spiked_config("skip", layout));
     const Answer skipped = ask(folder, "train run.toml");
@@ -421,11 +422,13 @@ TEST_CASE("a step with poisoned rows is named, left out, or gone back from") {
       const Json replayed = json_of(folder, "replay saved --rows --step " + std::to_string(step));
       CHECK(replayed["same"] == true);
       CHECK(replayed["skipped"] == true);
-      named.insert(replayed["rows"][0]["documents"][0]["place"].get<std::string>());
+      for (std::size_t row = 0; row < 3; ++row) {
+        named.insert(replayed["rows"][row]["documents"][0]["place"].get<std::string>());
+      }
     }
+    CHECK(named == bad);
     for (const std::string& place : named) {
-      CHECK(bad.contains(place));
-      CHECK((skipped.out + skipped.error).find(place) != std::string::npos);
+      CHECK(has(skipped.out + skipped.error, place.substr(place.rfind('/') + 1)));
     }
     folder.write("run.toml", spiked_config("rollback", layout));
     const Answer back = ask(folder, "train run.toml checkpoint.folder=back log.metrics=back.jsonl");
@@ -436,13 +439,11 @@ TEST_CASE("a step with poisoned rows is named, left out, or gone back from") {
       CHECK(one["step"].get<int>() == ++last);  // no step twice
       CHECK_FALSE(one.contains("spike"));
     }
-    CHECK(last == 60);
-    CHECK(metrics_of(folder, "back.jsonl").back()["excluded_rows"].get<int>() >= 4);
+    CHECK(last == 200);
+    CHECK(metrics_of(folder, "back.jsonl").back()["excluded_rows"] == 8);
     for (const std::string& place : named) {
       const Json seen = json_of(folder, "data seen back " + place);
-      for (const Json& one : seen["steps"]) {
-        CHECK(one["excluded"] == true);
-      }
+      CHECK(seen["steps"].empty());
     }
     folder.write("run.toml", spiked_config("stop", layout));
     const Answer stopped =
@@ -454,13 +455,13 @@ TEST_CASE("a step with poisoned rows is named, left out, or gone back from") {
 
 TEST_CASE("the state of the detector is part of a checkpoint") {
   const Folder folder;
-  folder.write("rows.jsonl", poisoned(240, {150, 151, 152}));
+  folder.write("rows.jsonl", poisoned(1600, {1440, 1441, 1442}));
   folder.write("run.toml", spiked_config("skip", {}));
   train(folder);
   train(
       folder,
       "checkpoint.folder=parts log.metrics=parts.jsonl train.steps=20 optimizer.schedule=constant");
-  train(folder, "checkpoint.folder=parts log.metrics=parts.jsonl optimizer.schedule=constant");
+  train(folder, "checkpoint.folder=parts log.metrics=parts.jsonl");
   const Json whole = metrics_of(folder, "metrics.jsonl");
   const Json parts = metrics_of(folder, "parts.jsonl");
   REQUIRE(whole.size() == parts.size());
@@ -470,55 +471,54 @@ TEST_CASE("the state of the detector is part of a checkpoint") {
   }
 }
 
-TEST_CASE("poisoned rows are named by replays and left out by rollback in five layouts",
+TEST_CASE("poisoned rows are named by replays in five layouts, and a run goes on without them",
           "[.long]") {
   std::set<int> bad;
-  for (int i = 0; i < 100; ++i) {
-    bad.insert(400 + 15 * i);
+  for (int i = 1440; i < 1540; ++i) {
+    bad.insert(i);
   }
   const std::vector<Layout> layouts = {
       {"one rank"},
-      {"packed", "packing = \"documents\"\n"},
+      {"captured, sharded", "", "micro_batch = 1\n", sharded + "[graph]\ncapture = true\n"},
       {"sharded", "", "", sharded},
-      {"sharded, packed", "packing = \"documents\"\n", "", sharded},
-      {"tensor parallel", "", "micro_batch = 2\n", tensor_parallel}};
+      {"tensor parallel", "", "micro_batch = 2\n", tensor_parallel},
+      {"any layout", "", "reproducible = \"layout\"\nvirtual_shards = 4\n", sharded}};
   for (const Layout& layout : layouts) {
     INFO(layout.name);
     const Folder folder;
-    folder.write("rows.jsonl", poisoned(2000, bad));
+    folder.write("rows.jsonl", poisoned(1600, bad));
+    folder.write("valid.jsonl", poisoned(64, {}));
     std::string text = spiked_config("warn", layout);
-    text.replace(text.find("steps = 60"), 10, "steps = 480");
+    text.replace(text.find("validation = 0"), 14, "validation_files = [\"valid.jsonl\"]");
     folder.write("run.toml", text);
     train(folder);
-    // Each bad row that was trained has, in its step, a mean loss above that of all good ones.
-    std::size_t missed = 0;
-    std::size_t seen = 0;
-    for (const int i : bad) {
-      const Json steps =
-          json_of(folder, "data seen saved " + line(folder, static_cast<std::uint64_t>(i)));
-      if (steps["steps"].empty() || steps["steps"][0]["step"].get<int>() < 100) {
-        continue;
-      }
-      ++seen;
-      const Json step = json_of(folder, "replay saved --rows --step " +
-                                            std::to_string(steps["steps"][0]["step"].get<int>()));
-      double worst_good = 0;
-      double own = 0;
-      for (const Json& row : step["rows"]) {
-        for (const Json& document : row["documents"]) {
-          const std::string place = document["place"].get<std::string>();
-          const double mean = document["loss"].get<double>() / document["trained"].get<double>();
-          const int number = std::stoi(place.substr(place.rfind(':') + 1)) - 1;
-          if (number == i) {
-            own = mean;
-          } else if (!bad.contains(number)) {
-            worst_good = std::max(worst_good, mean);
-          }
-        }
-      }
-      missed += own <= worst_good ? 1 : 0;
+    // In the step of the first ones, before they were learned, each loses more than any good row.
+    const Json step = json_of(folder, "replay saved --rows --step 181");
+    std::set<std::string> named;
+    for (const Json& row : step["rows"]) {
+      named.insert(row["documents"][0]["place"].get<std::string>());
+      CHECK(row["loss"].get<double>() / row["trained"].get<double>() > 3);
     }
-    CHECK(seen > 20);
-    CHECK(missed == 0);
+    for (int i = 1440; i < 1448; ++i) {
+      CHECK(named.contains(line(folder, static_cast<std::uint64_t>(i))));
+    }
+    text.replace(text.find("\"warn\""), 6, "\"rollback\"");
+    text.replace(text.find("steps = 200"), 11, "steps = 187");
+    folder.write("run.toml", text);
+    train(folder, "checkpoint.folder=back log.metrics=back.jsonl");
+    // A run that never had them.
+    std::string clean;
+    int number = 0;
+    for (const std::string& one : lines_of(read_file(folder / "rows.jsonl"))) {
+      clean += bad.contains(number++) ? "" : one + "\n";
+    }
+    folder.write("clean.jsonl", clean);
+    train(folder,
+          "checkpoint.folder=clean log.metrics=clean.metrics 'data.jsonl=[\"clean.jsonl\"]'");
+    const double back = metrics_of(folder, "back.jsonl").back()["validation_loss"].get<double>();
+    const double never =
+        metrics_of(folder, "clean.metrics").back()["validation_loss"].get<double>();
+    INFO(back << " and " << never);
+    CHECK(back == Approx(never).epsilon(0.01));
   }
 }

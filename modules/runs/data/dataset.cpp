@@ -512,13 +512,9 @@ std::int64_t steps_of(const RunSpec& config, const Dataset& data) {
     return config.train.steps;
   }
   const double rows = config.train.epochs * static_cast<double>(data.windows());
-  const std::int64_t batch = config.train.batch;
-  if (data.history().excluded().empty()) {
-    return static_cast<std::int64_t>(std::ceil(rows / static_cast<double>(batch)));
-  }
-  const std::int64_t turns =
+  const std::int64_t turns =  // without those whose rows are left out
       data.history().order().turns_before(static_cast<std::int64_t>(std::ceil(rows)));
-  return (turns + batch - 1) / batch;
+  return (turns + config.train.batch - 1) / config.train.batch;
 }
 
 RunSpec with_data(RunSpec spec, const Dataset& data) {

@@ -63,9 +63,11 @@ void remove_outputs(RunSpec& spec) {
   spec.checkpoint.resume = "never";
   spec.train.heal = false;
   spec.data.exclude.clear();  // what it has named is in the checkpoints
+  // Steps that the run has kept had their updates; one whose numbers are not finite ended it, and
+  // can be looked at without its update.
   if (const std::optional<SpikePolicy> policy = spike_policy(spec);
-      policy && policy->action != SpikeAction::skip) {
-    spec.train.on_spike = {};  // the steps that the run has kept had their updates
+      !policy || policy->action != SpikeAction::skip) {
+    spec.train.on_spike.text = R"({"over": 1e300, "action": "skip"})";
   }
 }
 

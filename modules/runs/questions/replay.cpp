@@ -8,6 +8,7 @@ module;
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,7 +42,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t most_tokens = 20;
+constexpr std::size_t most_tokens = 20;  // that lost most
 
 /// A tensor of which every rank has all, as values.
 std::vector<double> whole_values(const Tensor& x) {
@@ -83,13 +84,16 @@ class RowWatch {
 
   Json result() const {
     Json rows = Json::array();
-    for (const auto& [row, losses] : losses_) {
+    // One rank tells for all that share the stage.
+    const bool tells = trainer_.plan().mesh().ranks().front() == current_rank();
+    for (const auto& [row, losses] : tells ? losses_ : std::map<std::int64_t, Losses>()) {
       rows.push_back({{"row", row}, {"losses", losses}});
     }
     return {{"rows", rows}, {"add_up", add_up_}};
   }
 
  private:
+  using Losses = std::vector<double>;
   void add(const Tensor& losses, const Tensor& sum) {
     const NoGrad constant;
     const Tensor again = ops::sum(losses);
@@ -115,7 +119,7 @@ class RowWatch {
     for (std::size_t i = 0; i < of_rows.size(); ++i) {
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(i * each);
       losses_[static_cast<std::int64_t>(of_rows[i])] =
-          std::vector<double>(begin, begin + static_cast<std::ptrdiff_t>(each));
+          Losses(begin, begin + static_cast<std::ptrdiff_t>(each));
     }
   }
 
@@ -123,7 +127,7 @@ class RowWatch {
   RowDivision division_;
   std::int64_t number_ = 0;  // of the next micro-batch
   bool add_up_ = true;
-  std::map<std::int64_t, std::vector<double>> losses_;  // of each row's tokens
+  std::map<std::int64_t, Losses> losses_;  // of each row's tokens
 };
 
 /// The norms of what modules return, and of its gradients.
@@ -455,41 +459,41 @@ void add_row(ReplayStep& step, const Dataset& data, std::int64_t number,
   step.tokens.resize(kept);
 }
 
+/// JSON has no numbers that are not finite.
+double number_of(const Json& json) { return json.is_number() ? json.get<double>() : NAN; }
+
 }  // namespace
 
 ReplayStep replayed_step(const std::string& json, const RecordedRun& run, const OpenedRun& opened) {
   const Json ranks = parse_json(json);
   const Dataset& data = data_task_of(opened.run).data();
   const Json& first = ranks.at(0);
-  ReplayStep step{
-      .step = first["step"].get<std::int64_t>(),
-      .checkpoint = opened.start.checkpoint.value_or(""),
-      .loss = first["loss"].is_number() ? first["loss"].get<double>() : NAN,
-      .grad_norm = first["grad_norm"].is_number() ? first["grad_norm"].get<double>() : NAN,
-      .lr = first["lr"].get<double>(),
-      .skipped = first["skipped"].get<bool>(),
-      .note = first["note"].get<std::string>()};
+  ReplayStep step{.step = first["step"].get<std::int64_t>(),
+                  .checkpoint = opened.start.checkpoint.value_or(""),
+                  .loss = number_of(first["loss"]),
+                  .grad_norm = number_of(first["grad_norm"]),
+                  .lr = number_of(first["lr"]),
+                  .skipped = first["skipped"].get<bool>(),
+                  .note = first["note"].get<std::string>()};
   std::map<std::int64_t, std::vector<double>> losses;
   std::map<std::string, std::size_t> places;
   std::map<std::string, std::size_t> groups;
   for (const Json& rank : ranks) {
     if (rank.contains("rows")) {
       for (const Json& row : rank["rows"]["rows"]) {
-        losses[row["row"].get<std::int64_t>()] = row["losses"].get<std::vector<double>>();
+        std::vector<double>& of_row = losses[row["row"].get<std::int64_t>()];
+        std::ranges::transform(row["losses"], std::back_inserter(of_row), number_of);
       }
-      if (!rank["rows"]["rows"].empty()) {
-        step.rows_are_loss =
-            step.rows_are_loss.value_or(true) && rank["rows"]["add_up"].get<bool>();
-      }
+      step.rows_are_loss = step.rows_are_loss.value_or(true) && rank["rows"]["add_up"].get<bool>();
     }
     // Ranks of other stages have other modules and parameters; those of one stage have the same.
     for (const Json& module : rank["modules"]) {
       if (places.try_emplace(module["name"].get<std::string>(), step.modules.size()).second) {
         step.modules.push_back(
             {.name = module["name"].get<std::string>(),
-             .activations = std::sqrt(module["activations"].get<double>()),
+             .activations = std::sqrt(number_of(module["activations"])),
              .gradients = module.contains("gradients")
-                              ? std::optional(std::sqrt(module["gradients"].get<double>()))
+                              ? std::optional(std::sqrt(number_of(module["gradients"])))
                               : std::nullopt});
       }
     }
@@ -516,8 +520,8 @@ ReplayStep replayed_step(const std::string& json, const RecordedRun& run, const 
       }
       ReplayUpdate& sum = step.updates[place->second];
       sum.parameters += update["elements"].get<std::int64_t>();
-      sum.before += update["before"].get<double>();
-      sum.change += update["change"].get<double>();
+      sum.before += number_of(update["before"]);
+      sum.change += number_of(update["change"]);
     }
   }
   for (ReplayUpdate& update : step.updates) {

@@ -378,7 +378,7 @@ class RankRun {
                                  ? "not known, as the program has a task of its own"
                                  : places_text(places_of_step(*history, trainer_->done() - 1));
     const std::string what = fmt::format(
-        "step {}: {} {} is far above the {} of the steps before (spread {}); its rows: "
+        "step {}: {} {:.4g} is far above the {:.4g} of the steps before (spread {:.3g}); its rows: "
         "{}",
         trainer_->done(), spike.name == "loss" ? "the loss" : "the gradient norm",
         printable(spike.value), printable(spike.usual), printable(spike.spread), rows);
