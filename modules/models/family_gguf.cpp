@@ -134,8 +134,8 @@ void read_choice(FamilyTables& in, const toml::table& table, const std::string& 
     }
   }
   if (!fits) {
-    in.problem(table, where +
-                          " expected a `field`, `values` (pairs of a value of the field and one "
+    in.problem(table, where.substr(0, where.size() - 1) +
+                          ": expected a `field`, `values` (pairs of a value of the field and one "
                           "of the key) and the value `otherwise`");
   }
 }
