@@ -334,7 +334,7 @@ TEST_CASE("folders of newer families go out as llama.cpp converts them, and come
   const NoGrad no_grad;
   const Folder out;
   const auto all = nlohmann::json::parse(read_file(data + "gguf_families.json"));
-  CHECK(all.size() == 43);
+  CHECK(all.size() == 44);
   for (const auto& [name, model] : all.items()) {
     INFO(name);
     const FamilyFile file = family_file(name);
@@ -536,4 +536,11 @@ TEST_CASE("a model of a newer family that GGUF cannot describe is refused by wha
   has(input_error([&] { hub::gguf_tensors(*gemma.folder.source, {.config = config.dump()}); }),
       "its last 1 layers share keys of the two layers before them");
   has(exported("apertus"), "model.attention_bias");
+  // Files have no list of layers with experts, but how many first ones have none.
+  hub::ModelShape sparse = hub::read_model_folder(data + "gguf_families/glm4_moe_lite");
+  CHECK(hub::gguf_shape(sparse).family == "deepseek_v3");
+  CHECK(std::get<std::int64_t>(hub::gguf_shape(sparse).values.at("first_dense_layers")) == 1);
+  sparse.values["dense_layers"] = std::vector<std::int64_t>{1};
+  has(input_error([&] { hub::gguf_shape(sparse); }),
+      "as one of the family deepseek_v3, which has no words for model.dense_layers");
 }
