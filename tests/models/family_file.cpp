@@ -155,6 +155,10 @@ wrod = "a"
     INFO(part);
     has(layers, part);
   }
+  has(refusal_of(mine + "\n[gguf]\nsame_as = \"lama\"\n"),
+      "gguf.same_as: there is no built-in family 'lama'");
+  has(refusal_of(mine + "\n[gguf]\nsame_as = \"llama\"\narchitecture = \"llama\"\n"),
+      "gguf: `architecture` does not go with `same_as`");
   has(refusal_of(mine + "[[form]]\nname = \"a\"\nflags = {}\n"),
       "[forms] goes with at least one [[form]]");
   has(refusal_of(mine + R"([[key]]
