@@ -203,6 +203,53 @@ const DecoderProperty* property_setting(const DecoderTraits& traits,
   return nullptr;
 }
 
+/// How many first layers have no experts.
+std::int64_t first_without_experts(const nn::DecoderShape& shape) {
+  std::int64_t layer = 0;
+  while (layer < shape.layers && !shape.has_experts(layer)) {
+    ++layer;
+  }
+  return layer;
+}
+
+/// The same model in the words of another family. Error (input): that has no word for a value.
+ModelSizes in_words_of(const std::string& family, const ModelSizes& sizes,
+                       const nn::DecoderShape& shape) {
+  const DecoderTraits traits = decoder_traits(family);
+  const DecoderFamily other(traits);
+  const std::vector<ModelKey> keys = other.keys();
+  ModelSizes same{
+      .vocab = sizes.vocab, .max_positions = sizes.max_positions, .values = ModelValues(keys)};
+  std::vector<std::string> without;
+  for (const auto& [key, value] : sizes.values.all()) {
+    if (same.values.all().contains(key)) {
+      same.values.set(key, value);
+    } else {
+      without.push_back(key);
+    }
+  }
+  if (const auto* const first =
+          property_setting(traits, decoder_field<&nn::DecoderShape::first_dense_layers>)) {
+    same.values.set(first->key, first_without_experts(shape));
+    std::erase(without, "dense_layers");
+  }
+  const nn::DecoderShape of_other = other.shape_of(same);
+  bool fits = without.empty();
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    fits = fits && shape.has_experts(layer) == of_other.has_experts(layer);
+  }
+  if (!fits) {
+    without.emplace_back("dense_layers");
+    fail_input(
+        {.thing = "a GGUF file",
+         .wrong = fmt::format("it has this model as one of the family {}, which has no words "
+                              "for model.{}",
+                              family, join_words(without)),
+         .advice = "export it for transformers"});
+  }
+  return same;
+}
+
 }  // namespace
 
 ModelSizes gguf_sizes(const DecoderTraits& traits, ModelSizes sizes,
@@ -245,7 +292,8 @@ ModelSizes gguf_sizes(const DecoderTraits& traits, ModelSizes sizes,
           features / shape.dim);
     }
   }
-  return sizes;
+  const std::string& family = traits.gguf.form.same_as;
+  return family.empty() ? sizes : in_words_of(family, sizes, shape);
 }
 
 }  // namespace tessera::models

@@ -16,6 +16,7 @@ module tessera.models;
 
 import tessera.base;
 import :gguf_form;
+import :family;
 import :decoder_values;
 import :decoder_family;
 import :family_tables;
@@ -25,6 +26,7 @@ namespace {
 
 constexpr NamedField<GgufForm> gguf_fields[] = {
     named_field<&GgufForm::needs>("needs"),
+    named_field<&GgufForm::same_as>("same_as"),
     named_field<&GgufForm::rope_theta>("rope_theta"),
     named_field<&GgufForm::pairs>("pairs"),
     named_field<&GgufForm::norm_offset>("norm_offset"),
@@ -134,8 +136,8 @@ void read_choice(FamilyTables& in, const toml::table& table, const std::string& 
     }
   }
   if (!fits) {
-    in.problem(table, where +
-                          " expected a `field`, `values` (pairs of a value of the field and one "
+    in.problem(table, where.substr(0, where.size() - 1) +
+                          ": expected a `field`, `values` (pairs of a value of the field and one "
                           "of the key) and the value `otherwise`");
   }
 }
@@ -183,11 +185,19 @@ void read_family_gguf(FamilyTables& in, DecoderTraits& traits) {
     return;
   }
   GgufForm& form = traits.gguf.form;
+  const std::vector<std::string> known_families = built_in_families();
   in.set_fields(*table, "gguf.", gguf_fields, form,
                 {"architecture", "when", "keys", "also", "fields", "written", "config", "choices",
                  "every", "layers", "forms", "present", "lacking", "windowed", "numbers", "modules",
                  "form_modules", "fused"});
-  in.required(*table, "architecture", form.architecture);
+  if (form.same_as.empty()) {
+    in.required(*table, "architecture", form.architecture);
+  } else if (table->contains("architecture")) {
+    in.problem(*table, "gguf: `architecture` does not go with `same_as`");
+  } else if (std::ranges::find(known_families, form.same_as) == known_families.end()) {
+    in.problem(*table, fmt::format("gguf.same_as: there is no built-in family '{}' (there are {})",
+                                   shown(form.same_as), join_words(known_families)));
+  }
   read_values(in, *table, "when", form.when);
   read_values(in, *table, "fields", form.fields);
   read_values(in, *table, "written", form.written);

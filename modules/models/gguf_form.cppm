@@ -26,17 +26,19 @@ struct GgufLayerKind {
 
 /// How fields say what each layer is, which config.json has as a list.
 struct GgufLayers {
-  std::string key = {};        // of config.json
-  bool numbers = false;        // it lists the layers of the first kind by their numbers
-  std::string interval = {};   // a field: each so many-th layer is of the last kind, without the others
-  std::int64_t usual_interval = 0;         // where that field is missing too; 0: that is an error
-  std::vector<GgufLayerKind> kinds = {};   // a layer is of the first that fits
+  std::string key = {};  // of config.json
+  bool numbers = false;  // it lists the layers of the first kind by their numbers
+  std::string interval =
+      {};  // a field: each so many-th layer is of the last kind, without the others
+  std::int64_t usual_interval = 0;        // where that field is missing too; 0: that is an error
+  std::vector<GgufLayerKind> kinds = {};  // a layer is of the first that fits
 };
 
 /// A key of config.json whose value follows from a field.
 struct GgufChoice {
   std::string field;
-  std::vector<std::pair<std::string, std::string>> values = {};  // of the key, by the field's (JSON)
+  std::vector<std::pair<std::string, std::string>> values =
+      {};                      // of the key, by the field's (JSON)
   std::string otherwise = {};  // of the key, where the field has another value or is missing
 };
 
@@ -44,6 +46,7 @@ struct GgufChoice {
 /// config.json. Names of fields lack the architecture's; values are JSON.
 struct GgufForm {
   std::string architecture = {};  // empty: there are no such files
+  std::string same_as = {};       // files have its models as those of this built-in family
   // Which family a file is of, where an architecture has several: the one with most conditions.
   std::map<std::string, std::string> when = {};  // fields with these values, also written
   std::vector<std::string> needs = {};           // fields that are there
@@ -54,7 +57,7 @@ struct GgufForm {
   std::map<std::string, std::string> keys = {};
   /// Fields that are written from a key, and not read.
   std::map<std::string, std::string> also = {};
-  std::map<std::string, std::string> fields = {};  // always with this value, and so written
+  std::map<std::string, std::string> fields = {};   // always with this value, and so written
   std::map<std::string, std::string> written = {};  // with this value, and not read
   std::map<std::string, std::string> config = {};   // keys with a value that these programs assume
   std::map<std::string, GgufChoice> choices = {};   // by keys

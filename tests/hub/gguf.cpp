@@ -107,12 +107,18 @@ class WithFields : public TensorSource {
   std::string stored_type(const std::string& name) const override {
     return from_.stored_type(name);
   }
+  /// This tensor's values have the other sign.
+  void negate(const std::string& name) { negated_ = name; }
 
  private:
   void copy_box(const std::string& name, const LocalPart& box, const Tensor& into) const override {
     from_.read(name, box, into);
+    if (name == negated_) {
+      ops::copy_(into, ops::neg(into));
+    }
   }
   const TensorSource& from_;
+  std::string negated_;
 };
 
 /// A folder of data/ as the content of a GGUF file. The result keeps the folder.
@@ -328,7 +334,7 @@ TEST_CASE("folders of newer families go out as llama.cpp converts them, and come
   const NoGrad no_grad;
   const Folder out;
   const auto all = nlohmann::json::parse(read_file(data + "gguf_families.json"));
-  CHECK(all.size() == 43);
+  CHECK(all.size() == 44);
   for (const auto& [name, model] : all.items()) {
     INFO(name);
     const FamilyFile file = family_file(name);
@@ -417,6 +423,17 @@ TEST_CASE("what a file says of its layers is checked") {
   has(problem(*lfm.written, {{heads, list({2, 0})}}),
       "expected a value for each of 3 layers (got 2)");
   has(problem(*lfm.written, {{heads, list({2, 0, 4})}}), "layers differ in it (got 2 and 4)");
+  // A decay is -exp of a parameter.
+  const NoGrad no_grad;
+  const Folder out;
+  const FamilyFile mamba = family_file("gguf_families/mamba2");
+  WithFields growing(*mamba.written, {});
+  growing.negate("blk.1.ssm_a");
+  checkpoint_format("gguf").write(growing, (out.path() / "growing").string(), {});
+  const OpenedTensors read = hub::open_hub_tensors((out.path() / "growing").string());
+  CHECK(read.source->read("backbone.layers.0.mixer.A_log").numel() == 8);
+  has(input_error([&] { read.source->read("backbone.layers.1.mixer.A_log"); }),
+      "a decay of recurrent layers is -exp of a parameter (expected a number below 0");
   // Where no list says it, each so many-th layer attends.
   const FamilyFile next = family_file("gguf_families/qwen3_next");
   const auto types = [&](const nlohmann::json& interval) {
@@ -428,6 +445,9 @@ TEST_CASE("what a file says of its layers is checked") {
   CHECK(types(number(2)) == nlohmann::json{linear, full, linear, full});
   CHECK(types(nullptr) == nlohmann::json{linear, linear, linear, full});
   CHECK(types(number(0)) == nlohmann::json{linear, linear, linear, linear});
+  has(problem(*next.written,
+              {{"qwen3next.attention.recurrent_layers", list({"a", "b", "c", "d"})}}),
+      "it is neither a number nor true or false");
   has(problem(*next.written, {{"qwen3next.ssm.inner_size", number(17)}}),
       "it is not the product of linear_num_value_heads and linear_value_head_dim (got 17)");
   CHECK(config(*next.written,
@@ -516,4 +536,11 @@ TEST_CASE("a model of a newer family that GGUF cannot describe is refused by wha
   has(input_error([&] { hub::gguf_tensors(*gemma.folder.source, {.config = config.dump()}); }),
       "its last 1 layers share keys of the two layers before them");
   has(exported("apertus"), "model.attention_bias");
+  // Files have no list of layers with experts, but how many first ones have none.
+  hub::ModelShape sparse = hub::read_model_folder(data + "gguf_families/glm4_moe_lite");
+  CHECK(hub::gguf_shape(sparse).family == "deepseek_v3");
+  CHECK(std::get<std::int64_t>(hub::gguf_shape(sparse).values.at("first_dense_layers")) == 1);
+  sparse.values["dense_layers"] = std::vector<std::int64_t>{1};
+  has(input_error([&] { hub::gguf_shape(sparse); }),
+      "as one of the family deepseek_v3, which has no words for model.dense_layers");
 }

@@ -125,6 +125,40 @@ parts = ["self_attn.q_projj"]
     INFO(part);
     has(gguf, part);
   }
+  const std::string layers = refusal_of(mine + R"(
+[gguf]
+architecture = "mine"
+forms = { "recurrent.steps.D" = ["colum"], "recurrent.steps.A_log" = 1 }
+lacking = { keys_as_values = ["attn_k.weight"] }
+windowed = { "attention.head_count_kv" = "num_key_value_heads" }
+[gguf.choices.a]
+field = "b"
+values = [[1, 2, 3]]
+otherwise = true
+[gguf.choices.c]
+fields = "b"
+[gguf.form_modules.grouped]
+input_layernom = "attn_norm"
+[gguf.layers]
+key = "layer_types"
+[[gguf.layers.kind]]
+wrod = "a"
+)");
+  for (const char* part :
+       {"gguf.forms.recurrent.steps.D: 'colum' is not a form of tensors (expected ",
+        "gguf.forms.recurrent.steps.A_log", "gguf.lacking.keys_as_values: expected two texts",
+        "gguf.windowed.attention.head_count_kv: expected two texts",
+        "gguf.choices.a: expected a `field`, `values`", "gguf.choices.c.fields: unknown key",
+        "gguf.form_modules.grouped.input_layernom: unknown key",
+        "gguf.layers.kind.wrod: unknown key",
+        "gguf.layers: expected a `key` and two or more kinds"}) {
+    INFO(part);
+    has(layers, part);
+  }
+  has(refusal_of(mine + "\n[gguf]\nsame_as = \"lama\"\n"),
+      "gguf.same_as: there is no built-in family 'lama'");
+  has(refusal_of(mine + "\n[gguf]\nsame_as = \"llama\"\narchitecture = \"llama\"\n"),
+      "gguf: `architecture` does not go with `same_as`");
   has(refusal_of(mine + "[[form]]\nname = \"a\"\nflags = {}\n"),
       "[forms] goes with at least one [[form]]");
   has(refusal_of(mine + R"([[key]]

@@ -91,9 +91,12 @@ MODELS = {
     "falcon_groups": dict(type="falcon", new_decoder_architecture=True, num_kv_heads=2, rope_parameters=PLAIN, ffn_hidden_size=128),
     "apertus": dict(head_dim=10, rope_parameters=LLAMA3),
     "ernie4_5_moe": dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=5, moe_num_shared_experts=2, moe_layer_start_index=1, rope_parameters=PLAIN),
+    "glm4_moe_lite": LATENT | EXPERTS | dict(n_routed_experts=4, n_group=1, topk_group=1, q_lora_rank=10, num_nextn_predict_layers=0,
+                                             mlp_layer_types=["dense", "sparse"], routed_scaling_factor=1.5, rope_parameters=PLAIN),
 }
 # Keys of folders that older versions of transformers, or the authors, have written, and the converter asks for.
 OLDER = {
+    "glm4_moe_lite": dict(scoring_func="sigmoid", first_k_dense_replace=1),
     "granitemoehybrid": dict(layer_types=["mamba", "attention", "mamba"]),
     "granitemoehybrid_dense": dict(layer_types=["mamba", "attention"]),
     "falcon": dict(num_kv_heads=1),

@@ -485,6 +485,9 @@ ModelShape gguf_shape(const ModelShape& shape) {
   const models::ModelFamily& family = family_of(shape);
   ModelShape same = shape;
   same.values = family.gguf_sizes(sizes_of(shape)).values.all();
+  if (const std::string other = family.gguf().same_as; !other.empty()) {
+    same.family = other;
+  }
   return same;
 }
 

@@ -420,7 +420,11 @@ class ConfigReader {
   void read_choices() {
     for (const auto& [key, choice] : form_.choices) {
       config_[key] = value_of(choice.otherwise);
+      const Json* const found = fields_.find(own(choice.field));
       for (const auto& [field, value] : choice.values) {
+        if (found != nullptr && found->is_number() != value_of(field).is_number()) {
+          fields_.wrong(own(choice.field), "it has another type");
+        }
         if (has_value(fields_, own(choice.field), field)) {
           config_[key] = value_of(value);
         }
@@ -489,6 +493,9 @@ class ConfigReader {
     for (std::size_t i = 0; i + 1 < kinds.size(); ++i) {
       const std::string& architecture = kinds[i].architecture;
       const Json value = value_of_layer(kinds[i].field, layer);
+      if (!value.is_null() && !value.is_number() && !value.is_boolean()) {
+        fields_.wrong(own(kinds[i].field), "it is neither a number nor true or false");
+      }
       if (is_none(value) || (!architecture.empty() && architecture != family_.architecture)) {
         continue;
       }

@@ -1,5 +1,8 @@
 module;
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <vector>
 module tessera.hub;
 
 import tessera.base;
@@ -77,6 +80,14 @@ Tensor TensorForm::to_file(const Tensor& parameter) const {
 Tensor TensorForm::to_model(const Tensor& stored) const {
   switch (form_) {
     case Form::negative_exp:
+      for (const double value : to_doubles(stored)) {
+        if (!(value < 0)) {
+          fail_input({.thing = "a GGUF file",
+                      .wrong = "a decay of recurrent layers is -exp of a parameter",
+                      .expected = "a number below 0",
+                      .got = fmt::format("{}", value)});
+        }
+      }
       return ops::log(ops::neg(stored));
     case Form::heads_in_turns:
     case Form::columns_in_turns:
