@@ -4,7 +4,8 @@
 
 `types`: every type that a record may have. `chats`: conversations, of which each has one row. `refused`: a column of
 bytes whose name a record knows. `unreadable`: only such ones. `lies`: a row group that says 8 rows and has 9. `large`:
-a small file with 800 GB of text. Running it again with the same version gives the same bytes.
+a small file with 800 GB of text. `outside.parquet` is `types.parquet` with some other bytes, as test_parquet has found
+them: places outside a dictionary, which Arrow's reader does not check. Running it again with the same version gives the same bytes.
 """
 import json
 import math

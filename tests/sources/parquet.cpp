@@ -223,6 +223,12 @@ TEST_CASE("a broken row group is named, and what is no file of the format") {
              Contains("is not a regular file"));
 }
 
+TEST_CASE("places outside a dictionary are found before they are used") {
+  const std::string path = tables + "outside.parquet";
+  CHECK_THAT(error_of([&] { records_of(path); }),
+             Contains(path + ": row group 4: ") && Contains("out of bounds"));
+}
+
 TEST_CASE("a footer that says another number of rows is an error") {
   const TableFolder folder;
   const std::string path = folder.write("a.parquet", read_file(tables + "lies.parquet"));
