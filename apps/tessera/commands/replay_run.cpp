@@ -112,18 +112,18 @@ std::vector<PageSection> sections_of(const runs::ReplayStep& step) {
   head += step.note.empty() ? "" : step.note + "\n";
   all.push_back({.title = fmt::format("Step {}", step.step), .text = head});
   if (!step.rows.empty()) {
-    TableRows rows{{"row", "place", "tokens", "trained", "loss of a token", "loss"}};
+    TableRows rows{{"row", "place", "tokens", "trained", "mean loss", "loss"}};
     for (const runs::ReplayRow& row : step.rows) {
       for (std::size_t i = 0; i < row.documents.size(); ++i) {
         const runs::ReplayDocument& document = row.documents[i];
         rows.push_back({i == 0 ? fmt::format("{}", row.row) : "", shown(document.place),
                         fmt::format("{}-{}", document.begin, document.end - 1),
                         fmt::format("{}", document.trained),
-                        mean_text(document.loss, document.trained),
+                        mean_text(document.loss, row.trained == 1 ? 1 : document.trained),
                         fmt::format("{:.4f}", document.loss)});
       }
     }
-    all.push_back({.title = "Rows, the largest loss of a token first", .text = format_table(rows)});
+    all.push_back({.title = "Rows, the largest mean loss first", .text = format_table(rows)});
   }
   if (!step.tokens.empty()) {
     TableRows tokens{{"loss", "token", "text", "row", "position", "place"}};

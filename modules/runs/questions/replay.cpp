@@ -424,9 +424,11 @@ void add_row(ReplayStep& step, const Dataset& data, std::int64_t number,
   const Batch batch = data.rows(index, number, 1);
   const std::vector<data::DocumentPlace> padded =
       data.history().padded(index, {.source = at.source, .row = at.row});
-  ReplayRow row{.row = number,
-                .trained = data.history().trained(index, {.source = at.source, .row = at.row})};
   const bool by_token = losses.size() == batch.targets.size();
+  ReplayRow row{.row = number, .trained = 1};
+  if (by_token) {
+    row.trained = data.history().trained(index, {.source = at.source, .row = at.row});
+  }
   for (const double loss : losses) {
     row.loss += loss;
   }

@@ -30,6 +30,7 @@ struct ReplayDocument {
 struct ReplayRow {
   std::int64_t row = 0;  // of the step
   std::vector<ReplayDocument> documents = {};
+  /// Tokens that are trained; 1 where the row has one loss, and not one for each token.
   std::int64_t trained = 0;
   double loss = 0;  // the sum of its losses
 };

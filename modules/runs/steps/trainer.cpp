@@ -190,6 +190,7 @@ void Trainer::take_texts() {
     detector_->load(found->second);
   }
   spike_.reset();
+  refused_in_turn_ = 0;
   give_texts();
 }
 
