@@ -169,6 +169,9 @@ std::vector<std::string> ledger_lines(std::span<const TimeBook> ranks) {
   const std::vector<TimeUse> uses = used(all);
   std::vector<std::string> shares;
   for (const TimeUse use : uses) {
+    if (all[use] < 0.0005 * all.total()) {
+      continue;
+    }
     shares.push_back(fmt::format("{} {:.1f}%", text_of(use), 100 * all[use] / all.total()));
   }
   std::vector<std::string> lines = {fmt::format(
