@@ -56,8 +56,8 @@ for my $program (qw(tessera tessera-tools tessera-first-day)) {
 }
 my %plugins = map { basename($_) => $_ } glob("$build/lib/tessera/plugins/*.so"), map { abs_path($_) // die "pack: $_: no such file\n" } @named;
 $plugins{'cuda.so'} or die "pack: there is no plugin cuda: nvcc 12.8 or later was not found (./dev setup cuda installs it)\n";
-# Of use with MPI's launcher only; with receivers elsewhere, and linked to libraries of networks.
-delete @plugins{qw(mpi.so http_sinks.so prometheus.so)};
+# Of use with MPI's launcher only; with receivers elsewhere, and linked to libraries of networks; and 13 MiB with Arrow's.
+delete @plugins{qw(mpi.so http_sinks.so prometheus.so parquet.so)};
 put($plugins{$_}, "lib/tessera/plugins/$_") for sort keys %plugins;
 my %libraries;
 $ENV{LD_LIBRARY_PATH} = join ':', "$build/lib", grep { defined && length } $ENV{LD_LIBRARY_PATH};
