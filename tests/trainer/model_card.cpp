@@ -61,6 +61,7 @@ TEST_CASE("an export says what was trained on what, for how long and with which 
   has(card, "| `optimizer.lr` |");
   has(card, "| `data.content` |");
   CHECK(card.find("secret") == std::string::npos);
+  CHECK(card.find(folder.path().string()) == std::string::npos);
   const json settings = json::parse(between(card, "```json\n", "\n```"));
   CHECK(settings.at("data").at("text").at(0) == "a `text` | of mine.txt");
   CHECK(settings.at("train").at("steps") == 3);

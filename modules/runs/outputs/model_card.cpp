@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <tessera/json.hpp>
@@ -40,12 +41,26 @@ std::string code(const std::string& text) {
   return fence + space + cell(text) + space + fence;
 }
 
+/// A file's name says what it is; the folders before it say where this machine keeps it.
+Json without_folders(const Json& value) {
+  if (value.is_string() && value.get_ref<const std::string&>().starts_with('/')) {
+    return std::filesystem::path(value.get<std::string>()).filename().string();
+  }
+  Json out = value;
+  if (out.is_structured()) {
+    for (Json& one : out) {
+      one = without_folders(one);
+    }
+  }
+  return out;
+}
+
 /// The config's sections that say what was trained, as indented JSON.
 std::string config_text(const Json& config) {
   nlohmann::ordered_json out = nlohmann::ordered_json::object();
   for (const std::string_view section : sections) {
     if (const auto found = config.find(section); found != config.end()) {
-      out[std::string(section)] = *found;
+      out[std::string(section)] = without_folders(*found);
     }
   }
   return json_text(out, 2);
@@ -78,7 +93,8 @@ std::string model_card(const CheckpointReader& checkpoint, const std::string& na
     card += fmt::format("{}, trained by Tessera {}: {}, {}.\n", cell(what),
                         cell(text_of(meta, "written_by")), count_text(progress.step, "step"),
                         count_text(progress.tokens, "token"));
-    const std::string from = text_of(config.value("model", Json::object()), "from");
+    const std::string from =
+        text_of(without_folders(config.value("model", Json::object())), "from");
     card += from.empty() ? "It began with random weights.\n"
                          : fmt::format("It began with the weights of {}.\n", code(from));
     card +=
