@@ -180,6 +180,7 @@ const std::map<std::string, Words>& harmless() {
       {"data.jsonl", {}},
       {"data.sources", {}},
       {"data.columns", {"data.columns={text=\"body\"}"}},  // of records: their hash has it
+      {"data.exclude", {}},  // what is left out from where on is compared: tests/questions
       {"data.validation_files", {}},
       {"data.validation_windows", {"data.validation_windows=8"}},
       {"data.validate_every", {"data.validate_every=7"}},
@@ -198,6 +199,7 @@ const std::map<std::string, Words>& harmless() {
       {"train.heal_copies", {"train.heal_copies=1"}},
       {"train.heal_wait", {"train.heal_wait=5"}},
       {"train.checksums", {"train.checksums=2"}},
+      {"train.on_spike", {"train.on_spike={over=4,action=warn}"}},  // a run may begin to look
       {"train.device", {"train.device=cpu:0"}}};
   return all;
 }
