@@ -50,7 +50,10 @@ Json parsed_config(std::string_view json, const std::string& name) {
 }  // namespace
 
 HubConfigFile::HubConfigFile(std::string_view json, std::string name)
-    : HubConfig(std::make_shared<State>(parsed_config(json, name), name)) {
+    : HubConfig([&] {
+        Json parsed = parsed_config(json, name);
+        return std::make_shared<State>(std::move(parsed), std::move(name));
+      }()) {
   for (const std::string_view key : irrelevant_hub_keys()) {
     state_->ignored.emplace(key);
   }

@@ -420,7 +420,7 @@ Tensor MergedWeights::merged_rows(const MergedUpdate& merged, const Tensor& weig
   const DType dtype = weight.dtype();
   const Tensor a = read_as(from_, module + ".lora_A", dtype, 0, update.rank);
   const Tensor b = read_as(from_, module + ".lora_B", dtype, row, rows);
-  const Tensor sum = ops::add(weight, ops::matmul(b, a), update.scale());
+  Tensor sum = ops::add(weight, ops::matmul(b, a), update.scale());
   if (!update.dora) {
     return sum;
   }
