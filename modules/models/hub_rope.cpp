@@ -273,7 +273,7 @@ double HubConfig::rope_theta_of(const std::string& layers, double otherwise) {
 }
 
 HubRope HubConfig::rope(std::span<const std::string> kinds, double theta, const std::string& layers,
-                        RopeParts parts) {
+                        RopeParts parts) {  // NOLINT(performance-unnecessary-value-param)
   HubRope rope;
   std::optional<double> given;
   const auto take = [&](const Json& object) {

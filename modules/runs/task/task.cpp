@@ -23,6 +23,7 @@ Tensors RankTask::validation_rows(const BatchPart& /*part*/) {
 Tensor RankTask::states(const Tensors& /*rows*/) {
   fail("the task is not computed by stages of a model");
 }
+// NOLINTNEXTLINE(performance-unnecessary-value-param): tasks that take it keep it
 bool RankTask::watch_losses(LossWatch /*watch*/) { return false; }
 StepGuards RankTask::guards(std::int64_t /*step*/) const { return {}; }
 Measures RankTask::measures(std::span<const double> /*measured*/) const { return {}; }
