@@ -1,6 +1,7 @@
 // Codes of weights against ggml's C functions and its Python package
 // (tests/reference/code_types.py).
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +50,7 @@ std::int64_t differences(const Tensor& a, const Tensor& b) {
     const float x = a.data<float>()[i];
     const float y = b.data<float>()[i];
     const bool both = std::isnan(x) && std::isnan(y);
-    count += both || std::memcmp(&x, &y, sizeof x) == 0 ? 0 : 1;
+    count += both || std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y) ? 0 : 1;
   }
   return count;
 }

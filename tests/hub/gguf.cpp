@@ -49,8 +49,9 @@ std::vector<double> weighted_sums(const Tensor& tensor) {
   const auto columns = static_cast<std::size_t>(tensor.numel() / tensor.size(0));
   std::vector<double> sums(3);
   for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t row = i / columns + 1;
     sums[0] += values[i];
-    sums[1] += values[i] * static_cast<double>(i / columns + 1);
+    sums[1] += values[i] * static_cast<double>(row);
     sums[2] += values[i] * static_cast<double>(i % columns + 1);
   }
   return sums;
