@@ -112,13 +112,13 @@ std::int64_t RowOrder::place_in(const Part& part, std::int64_t turn) const {
 }
 
 std::int64_t RowOrder::place(std::int64_t turn) const {
-  const auto behind = std::ranges::upper_bound(parts_, turn, {}, &Part::from);
-  return place_in(*std::prev(behind), turn);
+  const auto next = std::ranges::upper_bound(parts_, turn, {}, &Part::from);
+  return place_in(*std::prev(next), turn);
 }
 
 const RowOrder::Part& RowOrder::part_of_place(std::int64_t place) const {
-  const auto behind = std::ranges::upper_bound(parts_, place, {}, &Part::place);
-  return *std::prev(behind);
+  const auto next = std::ranges::upper_bound(parts_, place, {}, &Part::place);
+  return *std::prev(next);
 }
 
 std::int64_t RowOrder::turns_before(std::int64_t place) const {

@@ -49,7 +49,7 @@ void report_exchange(const Owners& owners, const Tensor& result, std::int64_t ro
 
 /// Rows on their way (see all_to_all_rows): issued when it is made, and complete after wait().
 /// These are two recorded steps, so that in backward the gradient's way back is issued by the one,
-/// and waited for by the other, behind what was computed between them.
+/// and waited for by the other, after what was computed between them.
 class RowsInFlight {
  public:
   struct Counts {

@@ -1,7 +1,6 @@
 module;
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,10 +21,6 @@ constexpr double hour = 3600;
 /// A fault that is not from outside must not come again so soon: it may not be at the same step, as
 /// a save in the background fails when the disk does.
 constexpr std::int64_t steps_between_faults = 10;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Of a machine, as those that have its states number its ranks.
 struct MachineRanks {
@@ -113,7 +108,7 @@ std::string Healing::refusal(const collective::FailedAttempt& failed) {
     return fmt::format("the ranks are not started again, as a fault came again within {} steps",
                        steps_between_faults);
   }
-  const double time = now();
+  const double time = steady_seconds();
   std::erase_if(times_, [&](double before) { return time - before > hour; });
   if (static_cast<std::int64_t>(times_.size()) >= config_.train.heal_limit) {
     return fmt::format(

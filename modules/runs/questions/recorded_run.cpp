@@ -77,9 +77,8 @@ std::string text_member(const nlohmann::json& json, const char* name) {
              : std::string();
 }
 
-/// Files of the record that are not as they were.
-std::string changed_files(const std::string& record) {
-  constexpr std::size_t most = 5;
+/// Files of the record that are not as they were, as words for an error.
+std::vector<std::string> changed_files(const std::string& record) {
   std::vector<std::string> changed;
   for (const nlohmann::json& file : parse_json(record, false)) {
     const std::string path = text_member(file, "path");
@@ -90,6 +89,11 @@ std::string changed_files(const std::string& record) {
       changed.push_back(now.bytes < 0 ? shown(path) + " (which is gone)" : shown(path));
     }
   }
+  return changed;
+}
+
+std::string changes_text(std::vector<std::string> changed) {
+  constexpr std::size_t most = 5;
   const std::size_t all = changed.size();
   changed.resize(std::min(all, most));
   return all == 0 ? "none of its files has another size or time"
@@ -149,10 +153,10 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
   }
   std::ranges::sort(run.saved, {}, &RecordedRun::Checkpoint::step);
   // The first one that was saved after the step has the description by which it was taken.
-  const auto behind =
+  const auto after =
       step == 0 ? run.saved.end()
                 : std::ranges::lower_bound(run.saved, step, {}, &RecordedRun::Checkpoint::step);
-  const std::string& newest = behind == run.saved.end() ? run.saved.back().path : behind->path;
+  const std::string& newest = after == run.saved.end() ? run.saved.back().path : after->path;
   const CheckpointReader reader(newest, OpenFiles::when_read);
   run.fingerprint = stored_fingerprint(reader.meta(), newest);
   const nlohmann::json meta = parse_json(reader.meta(), false);
@@ -195,12 +199,13 @@ std::shared_ptr<const DataTask> open_task(const RecordedRun& run) {
   try {
     task = open_data_task(run.spec, {.before = run.excluded});
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::input || changed_files(run.files).starts_with("none")) {
+    const std::vector<std::string> changed = changed_files(run.files);
+    if (error.kind() != ErrorKind::input || changed.empty()) {
       throw;
     }
     fail_input({.thing = shown(run.folder),
                 .wrong = fmt::format("the run's data have changed since: {} ({})",
-                                     changed_files(run.files), error.what()),
+                                     changes_text(changed), error.what()),
                 .advice = "put back what it was trained on"});
   }
   const Fingerprint own = task->fingerprint(run.spec);
@@ -209,12 +214,12 @@ std::shared_ptr<const DataTask> open_task(const RecordedRun& run) {
     return found == values.end() ? std::string() : found->second;
   };
   if (content(own) != content(run.fingerprint)) {
-    fail_input(
-        {.thing = shown(run.folder),
-         .wrong = fmt::format("the run's data have changed since: {}", changed_files(run.files)),
-         .expected = content(run.fingerprint),
-         .got = content(own),
-         .advice = "put back what it was trained on"});
+    fail_input({.thing = shown(run.folder),
+                .wrong = fmt::format("the run's data have changed since: {}",
+                                     changes_text(changed_files(run.files))),
+                .expected = content(run.fingerprint),
+                .got = content(own),
+                .advice = "put back what it was trained on"});
   }
   return task;
 }
@@ -229,15 +234,15 @@ void check_step(const RecordedRun& run, std::int64_t step) {
 }
 
 const RecordedRun::Checkpoint& checkpoint_before(const RecordedRun& run, std::int64_t step) {
-  const auto behind = std::ranges::lower_bound(run.saved, step, {}, &RecordedRun::Checkpoint::step);
-  if (behind == run.saved.begin()) {
+  const auto after = std::ranges::lower_bound(run.saved, step, {}, &RecordedRun::Checkpoint::step);
+  if (after == run.saved.begin()) {
     fail_input({.thing = shown(run.folder),
                 .wrong = fmt::format("there is no checkpoint before step {}", step),
                 .expected = fmt::format("a step after {}", run.saved.front().step),
                 .advice = "save more often by checkpoint.every, and keep them by "
                           "checkpoint.keep = 0"});
   }
-  return *std::prev(behind);
+  return *std::prev(after);
 }
 
 std::optional<StepMetrics> recorded_metrics(const RecordedRun& run, std::int64_t step) {
