@@ -178,7 +178,7 @@ void read_widths(GgufReading& reading) {
     reading.fields.wrong(reading.own(field),
                          "only some of the layers that share keys are twice as wide");
   }
-  reading.config[width_key()] = static_cast<std::int64_t>(width);
+  reading.config[reading.form.sizes.at(field)] = static_cast<std::int64_t>(width);
   reading.config[reading.form.wide_shared] = wide;
 }
 
