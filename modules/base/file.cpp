@@ -14,6 +14,7 @@ module;
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tessera/descriptor.hpp>
 #include <tessera/limits.hpp>
 #include <utility>
 module tessera.base;
@@ -36,23 +37,6 @@ bool is_in_proc(const fs::path& link) {
   return ::statfs(parent_of(link).c_str(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (value_ >= 0) {
-      ::close(value_);
-    }
-  }
-  operator int() const { return value_; }  // NOLINT(google-explicit-constructor)
-  bool close() { return ::close(std::exchange(value_, -1)) == 0; }
-
- private:
-  int value_;
-};
-
 bool write_all(int file, Parts parts) {
   for (std::string_view part : parts) {
     while (!part.empty()) {
@@ -73,27 +57,28 @@ bool on_disk(int file) { return ::fsync(file) == 0 || errno == EINVAL || errno =
 /// somebody else's. The room for a file is reserved first, so that it is not half written.
 std::string written_in_place(const std::string& path, Parts parts) {
   Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (file < 0) {
+  if (!file.is_open()) {
     return errno == ENXIO ? "nobody reads it" : reason();
   }
   struct stat there{};
-  if (::fstat(file, &there) != 0) {
+  if (::fstat(file.value(), &there) != 0) {
     return reason();
   }
   if (!S_ISREG(there.st_mode)) {
-    ::fcntl(file, F_SETFL, 0);  // a reader may take its time
-    return write_all(file, parts) ? std::string() : reason();
+    ::fcntl(file.value(), F_SETFL, 0);  // a reader may take its time
+    return write_all(file.value(), parts) ? std::string() : reason();
   }
   off_t size = 0;
   for (const std::string_view part : parts) {
     size += static_cast<off_t>(part.size());
   }
-  if (size > 0 && ::fallocate(file, 0, 0, size) != 0 && errno != EOPNOTSUPP) {
+  if (size > 0 && ::fallocate(file.value(), 0, 0, size) != 0 && errno != EOPNOTSUPP) {
     const std::string why = reason();
-    [[maybe_unused]] const int ignored = ::ftruncate(file, there.st_size);
+    [[maybe_unused]] const int ignored = ::ftruncate(file.value(), there.st_size);
     return why;
   }
-  return write_all(file, parts) && ::ftruncate(file, size) == 0 && on_disk(file) && file.close()
+  return write_all(file.value(), parts) && ::ftruncate(file.value(), size) == 0 &&
+                 on_disk(file.value()) && file.close()
              ? std::string()
              : reason();
 }

@@ -17,6 +17,7 @@ module;
 #include <string>
 #include <system_error>
 #include <tessera/content_hash.hpp>
+#include <tessera/descriptor.hpp>
 #include <tessera/limits.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -70,22 +71,6 @@ struct Blocks {
   std::vector<std::uint64_t> begins;
 };
 
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (descriptor_ >= 0) {
-      ::close(descriptor_);
-    }
-  }
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 bool read_at(int descriptor, std::size_t offset, std::span<std::byte> out) {
   while (!out.empty()) {
     const ssize_t count = ::pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
@@ -104,13 +89,13 @@ bool read_at(int descriptor, std::size_t offset, std::span<std::byte> out) {
 std::optional<Blocks> blocks_of(const fs::path& file) {
   const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status{};
-  if (opened.get() < 0 || ::fstat(opened.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+  if (!opened.is_open() || ::fstat(opened.value(), &status) != 0 || !S_ISREG(status.st_mode) ||
       status.st_size < static_cast<off_t>(sizeof(BlockList))) {
     return std::nullopt;
   }
   const std::size_t end = static_cast<std::size_t>(status.st_size) - sizeof(BlockList);
   BlockList list;
-  if (!read_at(opened.get(), end, std::as_writable_bytes(std::span(&list, 1))) ||
+  if (!read_at(opened.value(), end, std::as_writable_bytes(std::span(&list, 1))) ||
       list.magic != BlockList{}.magic || list.blocks > end / sizeof(std::uint64_t)) {
     return std::nullopt;
   }
@@ -119,7 +104,7 @@ std::optional<Blocks> blocks_of(const fs::path& file) {
   blocks.begins.resize(list.blocks + 1);
   const std::size_t positions = blocks.begins.size() * sizeof(std::uint64_t);
   if (positions > end ||
-      !read_at(opened.get(), end - positions, std::as_writable_bytes(std::span(blocks.begins))) ||
+      !read_at(opened.value(), end - positions, std::as_writable_bytes(std::span(blocks.begins))) ||
       hash_of(list, blocks.begins) != list.hash) {
     return std::nullopt;
   }
@@ -135,7 +120,7 @@ class BlockWriter {
         made_(std::move(made)),
         out_(::open(made_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600)),
         context_(::ZSTD_createCCtx(), &::ZSTD_freeCCtx) {
-    if (out_.get() < 0) {
+    if (!out_.is_open()) {
       cannot_write(errno);
     }
     require(context_ != nullptr, "zstd: no memory");
@@ -181,7 +166,7 @@ class BlockWriter {
 
   void write(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const ssize_t count = ::write(out_.get(), bytes.data(), bytes.size());
+      const ssize_t count = ::write(out_.value(), bytes.data(), bytes.size());
       if (count < 0 && errno != EINTR) {
         cannot_write(errno);
       }

@@ -11,6 +11,7 @@ module;
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <tessera/descriptor.hpp>
 #include <tessera/limits.hpp>
 #include <vector>
 
@@ -23,23 +24,6 @@ namespace tessera::plugin {
 namespace {
 
 constexpr std::uint64_t largest_library = std::uint64_t{2} << 30;
-
-/// A file descriptor that is closed with its object.
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) {
-      close(value_);
-    }
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int value() const { return value_; }
-
- private:
-  int value_;
-};
 
 FileIdentity identity_from(const struct stat& status) {
   return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size),
@@ -85,7 +69,7 @@ LibraryFile read_library_file(const std::string& path) {
   // O_NONBLOCK: a pipe in a plugin's place must not block; O_NOFOLLOW: links are resolved.
   const Descriptor opened(open(resolved, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status{};
-  if (opened.value() < 0 || fstat(opened.value(), &status) != 0) {
+  if (!opened.is_open() || fstat(opened.value(), &status) != 0) {
     return refuse(fmt::format("cannot be opened: {}", reason_of(errno)));
   }
   if (!S_ISREG(status.st_mode)) {
