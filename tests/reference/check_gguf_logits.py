@@ -1,23 +1,21 @@
 """Logits of GGUF files in llama.cpp beside those of the folders of transformers that they were exported from, in float32.
 
-    check_gguf_logits.py BINDINGS FILE FOLDER [FILE FOLDER]...
+    check_gguf_logits.py SOURCE BUILD FILE FOLDER [FILE FOLDER]...
 
-BINDINGS: a folder with llama_cpp/llama_cpp.py and the other files of PyPI's llama_cpp_python, an empty llama_cpp/__init__.py
-and the built libraries in llama_cpp/lib. Packages: requirements.txt and gguf. Prints, for each, the largest difference of 20
-tokens, or that llama.cpp does not load the file.
+SOURCE and BUILD: the folders of llama.cpp's source and of its build with static libraries (cmake -D BUILD_SHARED_LIBS=OFF),
+with which gguf_logits.cpp is compiled. Packages: requirements.txt and gguf. Prints, for each, the largest difference of 20
+tokens, or that llama.cpp does not compute the file.
 """
 
 import pathlib
+import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, sys.argv[1])
-
-import gguf  # noqa: E402
-import llama_cpp.llama_cpp as llama  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+import gguf
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
 
 LENGTH = 20
 
@@ -31,6 +29,9 @@ def with_no_vocabulary(file, to):
             kind = field.types[0]
             of_a_list = {"sub_type": field.types[-1]} if kind == gguf.GGUFValueType.ARRAY else {}
             writer.add_key_value(name, field.contents(), kind, **of_a_list)
+    if f"{reader.fields['general.architecture'].contents()}.vocab_size" not in reader.fields:
+        rows = next(one for one in reader.tensors if one.name == "token_embd.weight").shape[1]
+        writer.add_vocab_size(int(rows))
     writer.add_string("tokenizer.ggml.model", "no_vocab")
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
@@ -40,33 +41,31 @@ def with_no_vocabulary(file, to):
     writer.close()
 
 
-def logits_of(file, ids, vocab):
-    options = llama.llama_model_default_params()
-    options.n_gpu_layers = 0
-    model = llama.llama_model_load_from_file(str(file).encode(), options)
-    if not model:
+def compile_program(source, build, to):
+    libraries = ["src/libllama.a", "ggml/src/libggml.a", "ggml/src/libggml-cpu.a", "ggml/src/libggml-base.a"]
+    command = ["g++", "-std=c++17", "-O1", f"-I{source}/include", f"-I{source}/ggml/include"]
+    command += [str(pathlib.Path(__file__).with_name("gguf_logits.cpp")), "-o", str(to)]
+    command += [f"{build}/{one}" for one in libraries] + ["-fopenmp", "-lpthread", "-ldl"]
+    subprocess.run(command, check=True)
+
+
+def logits_of(program, file, ids, vocab):
+    done = subprocess.run([program, file, *map(str, ids)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    if done.returncode != 0:
         return None
-    options = llama.llama_context_default_params()
-    options.n_ctx, options.n_batch, options.n_threads = 64, 64, 1
-    options.flash_attn_type, options.type_k, options.type_v = 0, 0, 0  # none; keys and values in float32
-    context = llama.llama_init_from_model(model, options)
-    batch = llama.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for i, token in enumerate(ids):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, 1
-    assert llama.llama_decode(context, batch) == 0
-    return np.stack([np.ctypeslib.as_array(llama.llama_get_logits_ith(context, i), (vocab,)).copy() for i in range(len(ids))])
+    return np.array([[float(one) for one in line.split()] for line in done.stdout.splitlines()])[:, :vocab]
 
 
-llama.llama_backend_init()
-for file, folder in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
-    vocab = model.config.vocab_size
-    ids = [int(id) for id in np.random.default_rng(3).integers(0, vocab, LENGTH)]
-    with torch.no_grad():
-        expected = model(torch.tensor([ids])).logits[0].numpy()
-    with tempfile.TemporaryDirectory() as temporary:
+with tempfile.TemporaryDirectory() as temporary:
+    program = pathlib.Path(temporary) / "gguf_logits"
+    compile_program(sys.argv[1], sys.argv[2], program)
+    for file, folder in zip(sys.argv[3::2], sys.argv[4::2], strict=True):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
+        vocab = model.config.vocab_size
+        ids = [int(id) for id in np.random.default_rng(3).integers(0, vocab, LENGTH)]
+        with torch.no_grad():
+            expected = model(torch.tensor([ids])).logits[0].numpy()
         copy = pathlib.Path(temporary) / "model.gguf"
         with_no_vocabulary(file, copy)
-        found = logits_of(copy, ids, vocab)
-    print(folder, "is not loaded" if found is None else f"{np.abs(found - expected).max():.1e}")
+        found = logits_of(program, copy, ids, vocab)
+        print(folder, "is not computed" if found is None else f"{np.abs(found - expected).max():.1e}", flush=True)
