@@ -234,12 +234,14 @@ int main(int arguments, char** values) {
       {"killed", killed},           {"ended", ended},      {"late", late},
       {"stopped", stopped},         {"measured", measured}};
   if (arguments < 3 || (!bodies.contains(values[1]) && std::string(values[1]) != "heals")) {
-    std::fprintf(stderr, "usage: machines_rank WHAT RANKS\n");
+    std::fprintf(stderr, "usage: machines_rank WHAT RANKS [TRANSPORT]\n");
     return 2;
   }
   try {
-    const LaunchOptions options{
-        .ranks = std::stoi(values[2]), .timeout_seconds = 20, .place = launcher_place()};
+    const LaunchOptions options{.ranks = std::stoi(values[2]),
+                                .timeout_seconds = 20,
+                                .transport = arguments > 3 ? values[3] : "auto",
+                                .place = launcher_place()};
     if (std::string(values[1]) == "heals") {
       return heals(options);
     }
