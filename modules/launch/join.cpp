@@ -140,8 +140,9 @@ int join_launch(const LaunchOptions& options, const RankFunction& run) {
     return join_machine(self, nullptr, timeout, options, run);
   }
   const bool has_address = environment_variable("TESSERA_MEET").has_value();
-  Bridge bridge(plugin::host().find<MessageTransport>(transport_for(options.transport, has_address)),
-                self.rank, self.size);
+  Bridge bridge(
+      plugin::host().find<MessageTransport>(transport_for(options.transport, has_address)),
+      self.rank, self.size);
   const Machines& machines = bridge.meet(protocol_number(), machine_name(), timeout,
                                          speaks_for_machine() ? Patience::reported_after : timeout);
   const int code = join_machine(on_this_machine(self, machines), &bridge, timeout, options, run);

@@ -23,8 +23,8 @@ import :rank_links;
 namespace tessera::collective {
 namespace {
 
-constexpr double report_after = 0.5;                         // seconds
-constexpr std::int64_t look_at_strangers = 100'000'000;      // nanoseconds
+constexpr double report_after = 0.5;                     // seconds
+constexpr std::int64_t look_at_strangers = 100'000'000;  // nanoseconds
 constexpr std::string_view changed = "what it sent was changed on the way";
 
 /// The first byte of what is sent by a connection.
@@ -38,7 +38,8 @@ struct RankLink {
   std::optional<MessageStream> stream{};  // then
   std::deque<std::string> waiting{};      // for the proof
   int rank = -1;                          // -1: it has not said yet
-  bool ended = false;                     // the other end has, in order
+  bool ended = false;                     // nothing more comes
+  bool in_order = false;                  // as the other end has said
 
   bool open() const { return proof.has_value() || (stream && stream->socket().open()); }
   int descriptor() const {
@@ -119,7 +120,6 @@ struct RankLinks::Work {
       link.stream->send(text);
     }
     link.waiting.clear();
-    link.stream->progress();
   }
 
   /// One message. False: it is none that a rank sends.
@@ -132,9 +132,8 @@ struct RankLinks::Work {
       Reader reader(std::string_view(text).substr(1));
       const auto from = reader.get<std::int32_t>();
       const auto to = reader.get<std::int32_t>();
-      const bool twice = std::ranges::any_of(in, [&](const RankLink& other) {
-        return other.rank == from;
-      });
+      const bool twice =
+          std::ranges::any_of(in, [&](const RankLink& other) { return other.rank == from; });
       if (to != met.rank || from < 0 || from == met.rank ||
           from >= static_cast<std::int32_t>(out.size()) || twice) {
         return false;
@@ -143,7 +142,7 @@ struct RankLinks::Work {
       return true;
     }
     if (kind == the_end) {
-      link.ended = true;
+      link.ended = link.in_order = true;
       return true;
     }
     if (kind == a_message && !link.ended) {
@@ -156,6 +155,8 @@ struct RankLinks::Work {
   void move(RankLink& link, bool is_answer, std::vector<Heard>& heard) {
     if (link.proof) {
       prove(link);
+    }
+    if (!link.stream) {
       return;
     }
     const bool alive = link.stream->progress();
@@ -187,6 +188,11 @@ struct RankLinks::Work {
         in.emplace_back().stream.emplace(std::move(proven));
       }
     }
+  }
+
+  bool has_ended_in_order(int rank) const {
+    const auto says_so = [&](const RankLink& link) { return link.rank == rank && link.in_order; };
+    return std::ranges::any_of(out, says_so) || std::ranges::any_of(in, says_so);
   }
 
   template <class Function>
@@ -231,9 +237,8 @@ std::vector<RankLinks::Heard> RankLinks::progress() {
     waiting.push_back({work.met.gate.descriptor(), POLLIN, 0});
   }
   const std::size_t first = waiting.size();
-  work.each_open([&](RankLink& link, bool) {
-    waiting.push_back({link.descriptor(), link.events(), 0});
-  });
+  work.each_open(
+      [&](RankLink& link, bool) { waiting.push_back({link.descriptor(), link.events(), 0}); });
   poll(waiting.data(), waiting.size(), 0);
   std::vector<Heard> heard;
   auto at = waiting.begin() + static_cast<std::ptrdiff_t>(first);
@@ -264,7 +269,9 @@ std::vector<RankLinks::LostRank> RankLinks::newly_lost() {
   for (auto& [rank, loss] : work_->lost) {
     if (!loss.reported && loss.since.waited() > report_after) {
       loss.reported = true;
-      ranks.push_back({rank, loss.why});
+      if (!work_->has_ended_in_order(rank)) {
+        ranks.push_back({rank, loss.why});
+      }
     }
   }
   return ranks;

@@ -41,7 +41,7 @@ class RankLinks {
   void lose(int rank, std::string_view why);
   bool is_lost(int rank) const;
   /// Ranks that are lost, each once, half a second after that was noticed: whoever started them
-  /// may know more by then.
+  /// may know more by then. One that has ended in order is not among them.
   std::vector<LostRank> newly_lost();
 
   /// Says on all connections that this rank ends in order.

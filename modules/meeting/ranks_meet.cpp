@@ -130,9 +130,10 @@ class Meeting {
                            return other->rank == guest.rank;
                          }) > 1;
       if (guest.rank >= 0 && twice) {
-        refuse(fmt::format("{}: two processes are rank {} of the run; give each run its own "
-                           "TESSERA_MEET",
-                           thing_, guest.rank));
+        refuse(
+            fmt::format("{}: two processes are rank {} of the run; give each run its own "
+                        "TESSERA_MEET",
+                        thing_, guest.rank));
       }
     } else if (!alive && guest.rank > 0) {
       usleep(500'000);  // whoever started it knows more
@@ -149,9 +150,10 @@ class Meeting {
     words >> tessera >> transport;
     return tessera != "tessera" || transport == self_.transport
                ? thing_ + ": a rank has another version of Tessera than rank 0"
-               : fmt::format("{}: a rank uses the transport '{}'; name one that all machines have "
-                             "in `mesh.transport`",
-                             thing_, terminal_line(transport));
+               : fmt::format(
+                     "{}: a rank uses the transport '{}'; name one that all machines have "
+                     "in `mesh.transport`",
+                     thing_, terminal_line(transport));
   }
 
   /// Why the run cannot start; empty: it can. The rank stays -1 where it was something else.
@@ -169,9 +171,8 @@ class Meeting {
         guest.address.host = guest.stream.host();
       }
       if (theirs != self_.size || guest.rank <= 0 || guest.rank >= self_.size) {
-        return fmt::format(
-            "{}: the runs of two ranks differ: rank {} of {} came to rank 0 of {}", thing_,
-            guest.rank, theirs, self_.size);
+        return fmt::format("{}: the runs of two ranks differ: rank {} of {} came to rank 0 of {}",
+                           thing_, guest.rank, theirs, self_.size);
       }
     } catch (const Error&) {
       guest.rank = -1;

@@ -17,13 +17,13 @@ struct MeetingRank {
 /// The ranks of a run that have met.
 struct MetRanks {
   int rank = -1;
-  std::vector<std::string> texts{};    ///< by rank
-  std::vector<Endpoint> addresses{};   ///< by rank: where its gate listens
-  Gate gate{};                         ///< of this rank; lets in who comes for messages
-  bool all_here = false;               ///< TESSERA_MEET is an address of this machine alone
-  RunKey key;                          ///< of the run
-  std::string purpose{};               ///< which connections for messages prove
-  std::size_t purpose_number = 0;      ///< that of the gate, see ProvenLink
+  std::vector<std::string> texts{};   ///< by rank
+  std::vector<Endpoint> addresses{};  ///< by rank: where its gate listens
+  Gate gate{};                        ///< of this rank; lets in who comes for messages
+  bool all_here = false;              ///< TESSERA_MEET is an address of this machine alone
+  RunKey key;                         ///< of the run
+  std::string purpose{};              ///< which connections for messages prove
+  std::size_t purpose_number = 0;     ///< that of the gate, see ProvenLink
 };
 
 /// Meets all ranks at TESSERA_MEET, where rank 0 listens. All prove that they have the run's key.

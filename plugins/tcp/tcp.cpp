@@ -53,8 +53,8 @@ class Tcp final : public MessageTransport {
  public:
   std::vector<std::string> exchange(int rank, int size, std::string_view text) override {
     rank_ = rank;
-    MetRanks met = meet_ranks(
-        {.transport = "tcp", .version = 2, .rank = rank, .size = size, .text = text});
+    MetRanks met =
+        meet_ranks({.transport = "tcp", .version = 2, .rank = rank, .size = size, .text = text});
     out_ = std::vector<OutLink>(static_cast<std::size_t>(size));
     key_ = met.key;
     purpose_ = std::move(met.purpose);

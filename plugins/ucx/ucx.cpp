@@ -146,8 +146,8 @@ struct Incoming {
   std::map<std::uint64_t, InMessage> awaited{};
 };
 
-/// The network devices that UCX may use, as UCX_NET_DEVICES: the run's interface, or where all ranks
-/// are on this machine, loopback; "": all.
+/// The network devices that UCX may use, as UCX_NET_DEVICES: the run's interface, or where all
+/// ranks are on this machine, loopback; "": all.
 std::string devices_of(const MetRanks& met) {
   const std::string address = announced_address();
   if (address.empty() && !met.all_here) {
@@ -170,8 +170,8 @@ std::string devices_of(const MetRanks& met) {
       continue;
     }
     std::array<char, NI_MAXHOST> host{};
-    const auto size = static_cast<socklen_t>(family == AF_INET ? sizeof(sockaddr_in)
-                                                               : sizeof(sockaddr_in6));
+    const auto size =
+        static_cast<socklen_t>(family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
     if (getnameinfo(at->ifa_addr, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) ==
             0 &&
         address == host.data()) {
@@ -196,14 +196,15 @@ class Ucx final : public MessageTransport {
       return [this, kind](const Arriving& message) { return take(kind, message); };
     };
     try {
-      worker_ = std::make_unique<Worker>(devices_of(met),
-                                         std::array<Worker::Handler, Worker::kinds>{
-                                             handler(head_kind), handler(part_kind)});
+      worker_ = std::make_unique<Worker>(
+          devices_of(met),
+          std::array<Worker::Handler, Worker::kinds>{handler(head_kind), handler(part_kind)});
     } catch (const std::runtime_error& error) {
       tessera::fail_input({.thing = "transport ucx",
                            .wrong = std::string("UCX cannot start: ") + error.what(),
-                           .advice = "see what its variables (UCX_TLS, UCX_NET_DEVICES) say, or set "
-                                     "`mesh.transport` to \"tcp\""});
+                           .advice =
+                               "see what its variables (UCX_TLS, UCX_NET_DEVICES) say, or set "
+                               "`mesh.transport` to \"tcp\""});
     }
     key_ = met.key;
     out_ = std::vector<Outgoing>(static_cast<std::size_t>(size));
@@ -316,9 +317,8 @@ class Ucx final : public MessageTransport {
         links_.lose(heard.from, changed);
       }
     }
-    connecting_ = std::ranges::any_of(out_, [](const Outgoing& out) {
-      return out.asked && out.endpoint == nullptr;
-    });
+    connecting_ = std::ranges::any_of(
+        out_, [](const Outgoing& out) { return out.asked && out.endpoint == nullptr; });
   }
 
   /// A rank will send messages.
@@ -592,19 +592,20 @@ class Ucx final : public MessageTransport {
       take_messages(from, receiver);
       any = true;
     }
-    return std::erase_if(in.awaited, [&](auto& known) {
-             const InMessage& message = known.second;
-             if (message.left > 0 || message.operation.pending > 0) {
-               return false;
-             }
-             --receiving_;
-             if (message.operation.status == UCS_OK) {
-               receiver.arrived(message.token);
-             } else {
-               links_.lose(from, "UCX: " + ucx::text_of(message.operation.status));
-             }
-             return true;
-           }) != 0 ||
+    return std::erase_if(in.awaited,
+                         [&](auto& known) {
+                           const InMessage& message = known.second;
+                           if (message.left > 0 || message.operation.pending > 0) {
+                             return false;
+                           }
+                           --receiving_;
+                           if (message.operation.status == UCS_OK) {
+                             receiver.arrived(message.token);
+                           } else {
+                             links_.lose(from, "UCX: " + ucx::text_of(message.operation.status));
+                           }
+                           return true;
+                         }) != 0 ||
            any;
   }
 
@@ -616,8 +617,8 @@ class Ucx final : public MessageTransport {
   std::vector<Outgoing> out_;  // by rank
   std::vector<Incoming> in_;   // by rank
   std::list<OutMessage> sending_;
-  std::vector<int> arrived_;   // senders of heads
-  std::size_t receiving_ = 0;  // messages and heads whose data come
+  std::vector<int> arrived_;        // senders of heads
+  std::size_t receiving_ = 0;       // messages and heads whose data come
   std::unique_ptr<Worker> worker_;  // the first that ends: it uses what is above
 };
 

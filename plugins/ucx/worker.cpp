@@ -13,7 +13,9 @@
 namespace ucx {
 namespace {
 
-bool is_set(const std::string& variable) { return std::getenv(("UCX_" + variable).c_str()) != nullptr; }
+bool is_set(const std::string& variable) {
+  return std::getenv(("UCX_" + variable).c_str()) != nullptr;
+}
 
 void check(ucs_status_t status, const char* what) {
   if (status != UCS_OK) {
@@ -29,8 +31,12 @@ class Config {
     if (!devices.empty()) {
       prefer("NET_DEVICES", devices);
     }
-    prefer("TCP_CONN_NB", "y");       // nothing here waits for another machine
     prefer("KEEPALIVE_INTERVAL", "5s");
+    prefer_of_tcp("CONN_NB", "y");  // nothing here waits for another machine
+    // Pieces of UCX's own sizes, 8 and 64 KiB, take TCP a third more time for parts of 32 KiB
+    // (docs/performance-calls.md).
+    prefer_of_tcp("TX_SEG_SIZE", "64k");
+    prefer_of_tcp("RX_SEG_SIZE", "256k");
   }
   Config(const Config&) = delete;
   Config& operator=(const Config&) = delete;
@@ -41,6 +47,13 @@ class Config {
   void prefer(const char* name, const std::string& value) {
     if (!is_set(name)) {
       ucp_config_modify(config_, name, value.c_str());  // a version without it keeps its own
+    }
+  }
+  /// UCX 1.13 knows its transports' settings without their prefix, newer versions with it.
+  void prefer_of_tcp(const std::string& name, const std::string& value) {
+    if (!is_set("TCP_" + name)) {
+      ucp_config_modify(config_, name.c_str(), value.c_str());
+      ucp_config_modify(config_, ("TCP_" + name).c_str(), value.c_str());
     }
   }
   ucp_config_t* config_ = nullptr;
@@ -103,8 +116,8 @@ Worker::Worker(const std::string& devices, std::array<Handler, kinds> handlers) 
     check(ucp_worker_create(context_, &worker, &worker_), "ucp_worker_create");
     for (unsigned kind = 0; kind < kinds; ++kind) {
       ucp_am_handler_param_t handler{};
-      handler.field_mask =
-          UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+      handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                           UCP_AM_HANDLER_PARAM_FIELD_ARG;
       handler.id = kind;
       handler.cb = &Worker::take;
       handler.arg = &handlings_[kind];
@@ -115,6 +128,7 @@ Worker::Worker(const std::string& devices, std::array<Handler, kinds> handlers) 
     check(ucp_worker_get_address(worker_, &address, &bytes), "ucp_worker_get_address");
     address_.assign(reinterpret_cast<const char*>(address), bytes);
     ucp_worker_release_address(worker_, address);
+    errors_ = error_mode();
   } catch (...) {
     destroy();
     throw;
@@ -122,6 +136,25 @@ Worker::Worker(const std::string& devices, std::array<Handler, kinds> handlers) 
 }
 
 Worker::~Worker() { destroy(); }
+
+/// Shared memory alone (UCX_TLS=shm) does not notice that a peer has died, and UCX then refuses
+/// endpoints that should. An endpoint to another worker shows which it is: a refused one to a peer
+/// would be counted as a connection that the peer does not have.
+ucp_err_handling_mode_t Worker::error_mode() {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  ucp_worker_h other = nullptr;
+  check(ucp_worker_create(context_, &params, &other), "ucp_worker_create");
+  ucp_ep_params_t to{};
+  to.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+  to.address = reinterpret_cast<const ucp_address_t*>(address_.data());
+  to.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  ucp_ep_h endpoint = nullptr;
+  const ucs_status_t status = ucp_ep_create(other, &to, &endpoint);
+  ucp_worker_destroy(other);
+  return status == UCS_OK ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
+}
 
 void Worker::destroy() {
   if (worker_ != nullptr) {
@@ -134,12 +167,12 @@ ucs_status_t Worker::take(void* handling, const void* header, std::size_t header
                           std::size_t bytes, const ucp_am_recv_param_t* param) {
   const bool announced = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   const auto& at = *static_cast<const Handling*>(handling);
-  const bool kept =
-      at.handler({.header = {static_cast<const std::byte*>(header), header_bytes},
-                  .data = data,
-                  .bytes = bytes,
-                  .announced = announced,
-                  .can_be_kept = announced || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0});
+  const bool kept = at.handler(
+      {.header = {static_cast<const std::byte*>(header), header_bytes},
+       .data = data,
+       .bytes = bytes,
+       .announced = announced,
+       .can_be_kept = announced || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0});
   return kept ? UCS_INPROGRESS : UCS_OK;
 }
 
@@ -149,18 +182,13 @@ ucp_ep_h Worker::connect(std::string_view address, std::function<void(std::strin
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_mode = errors_;
   params.err_handler.cb = [](void* to, ucp_ep_h /*endpoint*/, ucs_status_t status) {
     (*static_cast<std::function<void(std::string)>*>(to))(text_of(status));
   };
   params.err_handler.arg = failed;
   ucp_ep_h endpoint = nullptr;
-  ucs_status_t status = ucp_ep_create(worker_, &params, &endpoint);
-  if (status == UCS_ERR_UNREACHABLE) {
-    // Shared memory alone (UCX_TLS=shm) does not notice that a peer has died. Others do.
-    params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
-    status = ucp_ep_create(worker_, &params, &endpoint);
-  }
+  const ucs_status_t status = ucp_ep_create(worker_, &params, &endpoint);
   if (status != UCS_OK) {
     why = text_of(status);
     return nullptr;

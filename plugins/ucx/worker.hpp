@@ -39,7 +39,8 @@ struct Arriving {
 /// One UCX worker: addresses, endpoints and messages. Used by one thread.
 class Worker {
  public:
-  /// Whether the message is kept; it must be given back with `receive` or `release`. Throws nothing.
+  /// Whether the message is kept; it must be given back with `receive` or `release`. Throws
+  /// nothing.
   using Handler = std::function<bool(const Arriving&)>;
   static constexpr unsigned kinds = 2;  // of messages
 
@@ -76,11 +77,13 @@ class Worker {
   static ucs_status_t take(void* handling, const void* header, std::size_t header_bytes, void* data,
                            std::size_t bytes, const ucp_am_recv_param_t* param);
   void begin(ucs_status_ptr_t request, Operation& operation);
+  ucp_err_handling_mode_t error_mode();
   void destroy();
 
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::string address_;
+  ucp_err_handling_mode_t errors_ = UCP_ERR_HANDLING_MODE_PEER;
   std::array<Handling, kinds> handlings_;
 };
 

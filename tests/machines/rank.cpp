@@ -138,7 +138,39 @@ int stopped(World& world) {
   return 0;
 }
 
+/// The shortest of many times that calls with four bytes take, in microseconds.
+double small_call(const std::function<void()>& call) {
+  double shortest = 1e9;
+  constexpr int calls = 200;
+  for (int round = 0; round < 30; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) {
+      call();
+    }
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    shortest = std::min(shortest, took.count() / calls);
+  }
+  return shortest;
+}
+
 int measured(World& world) {
+  Communicator& c = world.everyone();
+  float x = 1;
+  const double reduced = small_call([&] { c.all_reduce(&x, &x, 1, DType::f32); });
+  const double answered = small_call([&] {  // between the first rank and the last one
+    const int last = world.size() - 1;
+    if (world.rank() == 0) {
+      c.send(&x, 1, DType::f32, last, 0);
+      c.receive_async(&x, 1, DType::f32, last, 0).wait();
+    } else if (world.rank() == last) {
+      c.receive_async(&x, 1, DType::f32, 0, 0).wait();
+      c.send(&x, 1, DType::f32, 0, 0);
+    }
+  });
+  if (world.rank() == 0) {
+    std::printf("%-28s %9d %10.1f us\n%-28s %9d %10.1f us\n", "all_reduce", 4, reduced,
+                "message and answer", 4, answered);
+  }
   const auto rates = measure_collectives(world.everyone());
   if (world.rank() == 0) {
     for (const CollectiveRate& rate : rates) {
