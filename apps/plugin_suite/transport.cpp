@@ -160,12 +160,12 @@ std::string ranks_meet(const std::string& name) {
 // ---- messages ----
 
 /// Message `number` from one rank to another: its sizes and contents follow from that.
-struct CheckedMessage {
+struct SampleMessage {
   Bytes head;
   std::vector<Bytes> parts;
 };
 
-CheckedMessage message_of(int from, int to, int number) {
+SampleMessage message_of(int from, int to, int number) {
   constexpr std::array<std::size_t, 5> heads = {1, 200, 5000, 70'000, 300'000};
   const std::vector<std::vector<std::size_t>> parts = {
       {}, {1}, {40'000}, {0, 33'000, 7}, {3'000'000}, {100'000, 100'000, 0, 100'000, 1}};
@@ -178,8 +178,8 @@ CheckedMessage message_of(int from, int to, int number) {
     return bytes;
   };
   const auto pick = static_cast<std::size_t>(number);
-  CheckedMessage message{.head = fill(std::max(heads[pick % heads.size()], sizeof(int))),
-                         .parts = {}};
+  SampleMessage message{.head = fill(std::max(heads[pick % heads.size()], sizeof(int))),
+                        .parts = {}};
   std::memcpy(message.head.data(), &number, sizeof(number));
   for (const std::size_t size : parts[(pick * 5 + 1) % parts.size()]) {
     message.parts.push_back(fill(size));
@@ -188,14 +188,15 @@ CheckedMessage message_of(int from, int to, int number) {
 }
 
 /// Compares what arrives with what it should be.
-class CheckingReceiver final : public MessageTransport::Receiver {
+class MessageChecker final : public MessageTransport::Receiver {
  public:
-  CheckingReceiver(int rank, int size) : rank_(rank), next_(static_cast<std::size_t>(size)) {}
+  MessageChecker(int rank, int size) : rank_(rank), next_(static_cast<std::size_t>(size)) {}
 
   std::vector<Part> arrive(int from, std::span<const std::byte> head,
                            std::uint64_t& token) override {
     const int number = next_[static_cast<std::size_t>(from)]++;
-    Awaited awaited{.from = from, .number = number, .expected = message_of(from, rank_, number)};
+    MessageTransfer awaited{
+        .from = from, .number = number, .expected = message_of(from, rank_, number)};
     if (!std::ranges::equal(head, awaited.expected.head)) {
       problem = fmt::format("head {} from rank {} is another one", number, from);
     }
@@ -203,7 +204,7 @@ class CheckingReceiver final : public MessageTransport::Receiver {
       awaited.places.emplace_back(part.size());
     }
     token = ++last_token_;
-    const Awaited& kept = awaited_.emplace(token, std::move(awaited)).first->second;
+    const MessageTransfer& kept = awaited_.emplace(token, std::move(awaited)).first->second;
     std::vector<Part> places;
     for (const Bytes& place : kept.places) {
       places.push_back({const_cast<std::byte*>(place.data()), place.size()});
@@ -249,25 +250,25 @@ class CheckingReceiver final : public MessageTransport::Receiver {
   int whole = 0;
   bool may_lose = false;
   std::map<int, std::string> losses;
-  std::map<std::uint64_t, CheckedMessage> sources;  // that are being sent, by token
-  std::list<CheckedMessage> old;
+  std::map<std::uint64_t, SampleMessage> sources;  // that are being sent, by token
+  std::list<SampleMessage> old;
 
  private:
-  struct Awaited {
+  struct MessageTransfer {
     int from = -1;
     int number = 0;
-    CheckedMessage expected;
+    SampleMessage expected;
     std::vector<Bytes> places{};
   };
   int rank_;
   std::vector<int> next_;
   std::uint64_t last_token_ = 0;
-  std::map<std::uint64_t, Awaited> awaited_;
+  std::map<std::uint64_t, MessageTransfer> awaited_;
 };
 
-void send_to(MessageTransport& transport, CheckingReceiver& receiver, int from, int to, int number,
+void send_to(MessageTransport& transport, MessageChecker& receiver, int from, int to, int number,
              std::uint64_t token) {
-  CheckedMessage& message = receiver.sources[token] = message_of(from, to, number);
+  SampleMessage& message = receiver.sources[token] = message_of(from, to, number);
   std::vector<Part> parts;
   for (Bytes& part : message.parts) {
     parts.push_back({part.data(), part.size()});
@@ -276,7 +277,7 @@ void send_to(MessageTransport& transport, CheckingReceiver& receiver, int from, 
 }
 
 /// Moves messages until the condition holds. False: it did not within 20 s.
-bool progress_until(MessageTransport& transport, CheckingReceiver& receiver,
+bool progress_until(MessageTransport& transport, MessageChecker& receiver,
                     const std::function<bool()>& condition) {
   constexpr double longest = 20;
   Stopwatch watch;
@@ -297,7 +298,7 @@ std::string messages_arrive(const std::string& name) {
   return problem_of(run_ranks(size, [&](int rank) -> std::string {
     const auto transport = transport_of(name);
     transport->exchange(rank, size, text_of_rank(rank));
-    CheckingReceiver receiver(rank, size);
+    MessageChecker receiver(rank, size);
     std::uint64_t token = 0;
     for (int number = 0; number < count; ++number) {
       for (int to = 0; to < size; ++to) {
@@ -341,7 +342,7 @@ std::string nothing_waits(const std::string& name) {
   return problem_of(run_ranks(2, [&](int rank) -> std::string {
     const auto transport = transport_of(name);
     transport->exchange(rank, 2, text_of_rank(rank));
-    CheckingReceiver receiver(rank, 2);
+    MessageChecker receiver(rank, 2);
     double longest = 0;
     const auto timed = [&](const std::function<void()>& call) {
       Stopwatch watch;
@@ -360,11 +361,18 @@ std::string nothing_waits(const std::string& name) {
     }
     const auto done = [&] {
       timed([&] { transport->progress(receiver); });
-      return rank == 0 ? receiver.sources.empty() : receiver.whole == count;
+      return rank == 0 ? receiver.sources.empty() && receiver.whole == 1 : receiver.whole == count;
     };
-    if (!progress_until(*transport, receiver, done)) {
+    const auto answered = [&] { return receiver.sources.empty(); };
+    bool all = progress_until(*transport, receiver, done);
+    if (all && rank == 1) {  // the first rank stays until it has an answer
+      send_to(*transport, receiver, 1, 0, 0, 1);
+      all = progress_until(*transport, receiver, answered);
+    }
+    if (!all) {
       return receiver.problem.empty() ? "the messages do not arrive within 20 s" : receiver.problem;
     }
+    transport->finish(true);
     constexpr double too_long = 1;
     return rank == 0 && longest > too_long
                ? fmt::format(
@@ -381,7 +389,7 @@ std::string deaths_are_noticed(const std::string& name) {
   RankEnds ends = run_ranks(size, [&](int rank) -> std::string {
     const auto transport = transport_of(name);
     transport->exchange(rank, size, text_of_rank(rank));
-    CheckingReceiver receiver(rank, size);
+    MessageChecker receiver(rank, size);
     receiver.may_lose = true;
     for (int to = 0; to < size; ++to) {
       if (to != rank) {
@@ -393,7 +401,9 @@ std::string deaths_are_noticed(const std::string& name) {
       return receiver.problem.empty() ? "the first messages do not arrive" : receiver.problem;
     }
     if (rank == size - 1) {
-      usleep(300'000);  // the others have its message
+      Stopwatch watch;
+      constexpr double others_take = 0.3;  // seconds, until they have its message
+      progress_until(*transport, receiver, [&] { return watch.waited() > others_take; });
       raise(SIGKILL);
     }
     Stopwatch watch;

@@ -17,7 +17,7 @@ module tessera.meeting;
 import tessera.base;
 import tessera.calls;
 import tessera.machines;
-import :ranks_meet;
+import :rank_meeting;
 import :rank_links;
 
 namespace tessera::collective {
@@ -123,7 +123,8 @@ struct RankLinks::Work {
   }
 
   /// One message. False: it is none that a rank sends.
-  bool take(RankLink& link, bool is_answer, const std::string& text, std::vector<Heard>& heard) {
+  bool take(RankLink& link, bool is_answer, const std::string& text,
+            std::vector<RankMessage>& heard) {
     const char kind = text.empty() ? '\0' : text.front();
     if (link.rank < 0) {
       if (kind != who_it_is) {
@@ -152,7 +153,7 @@ struct RankLinks::Work {
     return false;
   }
 
-  void move(RankLink& link, bool is_answer, std::vector<Heard>& heard) {
+  void move(RankLink& link, bool is_answer, std::vector<RankMessage>& heard) {
     if (link.proof) {
       prove(link);
     }
@@ -230,7 +231,7 @@ bool RankLinks::answer(int to, std::string_view message) {
   return false;
 }
 
-std::vector<RankLinks::Heard> RankLinks::progress() {
+std::vector<RankLinks::RankMessage> RankLinks::progress() {
   Work& work = *work_;
   std::vector<pollfd> waiting;
   if (work.met.gate.open()) {
@@ -240,7 +241,7 @@ std::vector<RankLinks::Heard> RankLinks::progress() {
   work.each_open(
       [&](RankLink& link, bool) { waiting.push_back({link.descriptor(), link.events(), 0}); });
   poll(waiting.data(), waiting.size(), 0);
-  std::vector<Heard> heard;
+  std::vector<RankMessage> heard;
   auto at = waiting.begin() + static_cast<std::ptrdiff_t>(first);
   work.each_open([&](RankLink& link, bool is_out) {  // none is opened or closed before its turn
     if (at != waiting.end() && (at++)->revents != 0) {

@@ -2,7 +2,7 @@ export module tessera.meeting:rank_links;
 
 import tessera.base;
 import tessera.machines;
-import :ranks_meet;
+import :rank_meeting;
 
 export namespace tessera::collective {
 
@@ -12,7 +12,7 @@ export namespace tessera::collective {
 class RankLinks {
  public:
   /// A message that has arrived.
-  struct Heard {
+  struct RankMessage {
     int from = -1;
     bool is_answer = false;
     std::string message;
@@ -34,7 +34,7 @@ class RankLinks {
   /// Queues an answer on the connection by which this rank has sent something. False: it has ended.
   bool answer(int to, std::string_view message);
   /// Moves what can be moved. Returns what has arrived, in the order of each sender.
-  std::vector<Heard> progress();
+  std::vector<RankMessage> progress();
   /// Whether all messages to this rank have left, as far as this rank can see.
   bool flushed(int to) const;
   /// This rank is lost, for a reason that the caller has found.

@@ -40,7 +40,7 @@ namespace {
 
 using namespace tessera::collective;
 using tessera::Stopwatch;
-using ucx::Arriving;
+using ucx::ActiveMessage;
 using ucx::Operation;
 using ucx::Worker;
 
@@ -49,7 +49,8 @@ constexpr std::size_t largest_head_at_once = std::size_t{64} << 10;
 constexpr std::size_t most_ahead = 1 << 16;  // messages of a rank that wait for one before them
 constexpr double longest_end = 2;            // seconds in which ranks that end in order say so
 constexpr std::int64_t look_at_links = 1'000'000;  // nanoseconds
-constexpr std::string_view changed = "what it sent was changed on the way: a checksum is wrong";
+constexpr std::string_view changed =
+    "what it sent was changed on the protocol: a checksum is wrong";
 
 enum Kind : unsigned { head_kind, part_kind };
 
@@ -100,7 +101,7 @@ struct OutMessage {
 };
 
 /// Messages to one rank.
-struct Outgoing {
+struct ToRank {
   RunKey key = RunKey::random();
   std::optional<ChecksumSequence> seals{};
   bool asked = false;  // for its address
@@ -111,7 +112,7 @@ struct Outgoing {
 };
 
 /// A head or a part that has come from UCX.
-struct Held {
+struct HeldPart {
   HeadHeader header{};
   Checksum::Tag tag{};
   std::vector<std::byte> bytes{};
@@ -131,18 +132,18 @@ struct InMessage {
 };
 
 /// A head that was announced, and comes.
-struct LargeHead {
+struct HeadTransfer {
   Checksum checksum;
   Operation operation{};
 };
 
 /// Messages from one rank.
-struct Incoming {
+struct FromRank {
   std::optional<ChecksumSequence> seals{};
   std::uint64_t next = 0;
-  std::map<std::uint64_t, Held> heads{};
-  std::map<std::pair<std::uint64_t, std::uint32_t>, Held> parts{};  // without their message yet
-  std::optional<LargeHead> large{};                                 // the next head
+  std::map<std::uint64_t, HeldPart> heads{};
+  std::map<std::pair<std::uint64_t, std::uint32_t>, HeldPart> parts{};  // without their message yet
+  std::optional<HeadTransfer> large{};                                  // the next head
   std::map<std::uint64_t, InMessage> awaited{};
 };
 
@@ -193,7 +194,7 @@ class Ucx final : public MessageTransport {
     MetRanks met = meet_ranks({.transport = "ucx", .rank = rank, .size = size, .text = text});
     std::vector<std::string> texts = met.texts;
     const auto handler = [this](unsigned kind) {
-      return [this, kind](const Arriving& message) { return take(kind, message); };
+      return [this, kind](const ActiveMessage& message) { return take(kind, message); };
     };
     try {
       worker_ = std::make_unique<Worker>(
@@ -207,8 +208,8 @@ class Ucx final : public MessageTransport {
                                "`mesh.transport` to \"tcp\""});
     }
     key_ = met.key;
-    out_ = std::vector<Outgoing>(static_cast<std::size_t>(size));
-    in_ = std::vector<Incoming>(static_cast<std::size_t>(size));
+    out_ = std::vector<ToRank>(static_cast<std::size_t>(size));
+    in_ = std::vector<FromRank>(static_cast<std::size_t>(size));
     links_ = RankLinks(std::move(met));
     return texts;
   }
@@ -223,7 +224,7 @@ class Ucx final : public MessageTransport {
     OutMessage message{.token = token, .head = std::move(head)};
     std::ranges::copy_if(parts, std::back_inserter(message.parts),
                          [](const Part& part) { return part.bytes > 0; });
-    Outgoing& out = out_[static_cast<std::size_t>(to)];
+    ToRank& out = out_[static_cast<std::size_t>(to)];
     if (out.endpoint != nullptr) {
       start(out, std::move(message));
       return;
@@ -305,7 +306,7 @@ class Ucx final : public MessageTransport {
   /// What comes by the proven connections.
   void hear() {
     next_look_ = steady_nanoseconds() + look_at_links;
-    for (const RankLinks::Heard& heard : links_.progress()) {
+    for (const RankLinks::RankMessage& heard : links_.progress()) {
       try {
         Reader reader(heard.message);
         if (heard.is_answer) {
@@ -318,12 +319,12 @@ class Ucx final : public MessageTransport {
       }
     }
     connecting_ = std::ranges::any_of(
-        out_, [](const Outgoing& out) { return out.asked && out.endpoint == nullptr; });
+        out_, [](const ToRank& out) { return out.asked && out.endpoint == nullptr; });
   }
 
   /// A rank will send messages.
   void open(int from, const std::string& nonce) {
-    Incoming& in = in_[static_cast<std::size_t>(from)];
+    FromRank& in = in_[static_cast<std::size_t>(from)];
     tessera::require(!in.seals, "transport ucx: a rank asks twice");
     in.seals.emplace(key_for(nonce, from, rank_));
     Writer writer;
@@ -333,7 +334,7 @@ class Ucx final : public MessageTransport {
 
   /// A rank takes messages.
   void connect(int to, const std::string& address) {
-    Outgoing& out = out_[static_cast<std::size_t>(to)];
+    ToRank& out = out_[static_cast<std::size_t>(to)];
     tessera::require(out.asked && out.endpoint == nullptr, "transport ucx: a rank answers twice");
     out.failed = [this, to](const std::string& why) { links_.lose(to, why); };
     std::string why;
@@ -350,7 +351,7 @@ class Ucx final : public MessageTransport {
 
   // Messages that leave.
 
-  void start(Outgoing& out, OutMessage&& leaving) {
+  void start(ToRank& out, OutMessage&& leaving) {
     OutMessage& message = sending_.emplace_back(std::move(leaving));
     HeadHeader& header = message.header;
     header.from = rank_;
@@ -367,7 +368,8 @@ class Ucx final : public MessageTransport {
     header.tag = tag_of(*out.seals, before_tag(header),
                         is_large ? std::span<const std::byte>() : std::span(message.head));
     worker_->send(out.endpoint, head_kind, bytes_of(header), message.head,
-                  is_large ? Worker::Way::announced : Worker::Way::at_once, message.operation);
+                  is_large ? Worker::Protocol::announced : Worker::Protocol::at_once,
+                  message.operation);
     if (message.parts.empty()) {
       return;
     }
@@ -378,28 +380,28 @@ class Ucx final : public MessageTransport {
       const PartHeader& own = message.part_headers.emplace_back(
           PartHeader{.from = rank_, .index = index, .number = header.number, .tag = tag});
       worker_->send(out.endpoint, part_kind, bytes_of(own), {part.data, part.bytes},
-                    Worker::Way::any, message.operation);
+                    Worker::Protocol::any, message.operation);
     }
   }
 
   // Messages that arrive.
 
   /// Called by UCX, within progress: keeps what has come. Whether UCX keeps the data meanwhile.
-  bool take(unsigned kind, const Arriving& message) noexcept {
+  bool take(unsigned kind, const ActiveMessage& message) noexcept {
     return kind == head_kind ? take_head(message) : take_part(message);
   }
 
   /// Who has sent a message, as it says itself; null: nobody from whom messages are expected.
-  Incoming* sender(std::int32_t from) {
+  FromRank* sender(std::int32_t from) {
     const bool is_rank = from >= 0 && from < static_cast<std::int32_t>(in_.size());
-    Incoming* const in = is_rank ? &in_[static_cast<std::size_t>(from)] : nullptr;
+    FromRank* const in = is_rank ? &in_[static_cast<std::size_t>(from)] : nullptr;
     if (in == nullptr || !in->seals || links_.is_lost(from)) {
       return nullptr;
     }
     return in;
   }
 
-  static bool hold(Held& held, const Arriving& message) {
+  static bool hold(HeldPart& held, const ActiveMessage& message) {
     held.size = message.bytes;
     held.announced = message.announced;
     if (message.can_be_kept) {
@@ -411,13 +413,13 @@ class Ucx final : public MessageTransport {
     return false;
   }
 
-  bool take_head(const Arriving& message) {
+  bool take_head(const ActiveMessage& message) {
     HeadHeader header;
     if (message.header.size() != sizeof(header)) {
       return false;
     }
     std::memcpy(&header, message.header.data(), sizeof(header));
-    Incoming* const in = sender(header.from);
+    FromRank* const in = sender(header.from);
     if (in == nullptr) {
       return false;
     }
@@ -426,24 +428,24 @@ class Ucx final : public MessageTransport {
       links_.lose(header.from, changed);
       return false;
     }
-    Held& held = in->heads[header.number];
+    HeldPart& held = in->heads[header.number];
     held.header = header;
     arrived_.push_back(header.from);
     return hold(held, message);
   }
 
-  bool take_part(const Arriving& message) {
+  bool take_part(const ActiveMessage& message) {
     PartHeader header;
     if (message.header.size() != sizeof(header)) {
       return false;
     }
     std::memcpy(&header, message.header.data(), sizeof(header));
-    Incoming* const in = sender(header.from);
+    FromRank* const in = sender(header.from);
     if (in == nullptr) {
       return false;
     }
     if (const auto at = in->awaited.find(header.number); at != in->awaited.end()) {
-      Held held{.tag = header.tag, .size = message.bytes, .announced = message.announced};
+      HeldPart held{.tag = header.tag, .size = message.bytes, .announced = message.announced};
       held.kept = message.data;
       return place(header.from, at->second, header.index, held) && message.announced;
     }
@@ -453,13 +455,13 @@ class Ucx final : public MessageTransport {
       links_.lose(header.from, changed);
       return false;
     }
-    Held& held = in->parts[key];
+    HeldPart& held = in->parts[key];
     held.tag = header.tag;
     return hold(held, message);
   }
 
   /// The data of a part goes where it belongs. False: it belongs nowhere.
-  bool place(int from, InMessage& message, std::uint32_t index, const Held& held) {
+  bool place(int from, InMessage& message, std::uint32_t index, const HeldPart& held) {
     if (held.tag != message.tag || index >= message.places.size() || message.began[index] ||
         held.size != message.places[index].bytes) {
       links_.lose(from, changed);
@@ -476,7 +478,7 @@ class Ucx final : public MessageTransport {
     return true;
   }
 
-  void let_go(const Held& held) {
+  void let_go(const HeldPart& held) {
     if (held.kept != nullptr) {
       worker_->release(held.kept);
     }
@@ -484,13 +486,13 @@ class Ucx final : public MessageTransport {
 
   /// Hands over the heads of a rank, in their order.
   void take_messages(int from, Receiver& receiver) {
-    Incoming& in = in_[static_cast<std::size_t>(from)];
+    FromRank& in = in_[static_cast<std::size_t>(from)];
     while (!links_.is_lost(from)) {
       const auto at = in.heads.find(in.next);
       if (at == in.heads.end()) {
         return;
       }
-      Held& held = at->second;
+      HeldPart& held = at->second;
       if (!in.large && !check_head(in, held)) {
         let_go(held);
         links_.lose(from, changed);
@@ -515,13 +517,13 @@ class Ucx final : public MessageTransport {
     }
   }
 
-  static std::span<const std::byte> head_of(const Held& held) {
+  static std::span<const std::byte> head_of(const HeldPart& held) {
     return held.kept != nullptr ? std::span(static_cast<const std::byte*>(held.kept), held.size)
                                 : std::span<const std::byte>(held.bytes);
   }
 
   /// Whether a head is what was sent; one that is announced begins to arrive.
-  bool check_head(Incoming& in, Held& held) {
+  bool check_head(FromRank& in, HeldPart& held) {
     const HeadHeader& header = held.header;
     const bool is_large = header.head_bytes > largest_head_at_once;
     if (held.size != header.head_bytes || held.size == 0 || held.size > largest_head ||
@@ -543,7 +545,7 @@ class Ucx final : public MessageTransport {
     }
     if (is_large) {
       held.bytes.resize(held.size);
-      in.large.emplace(LargeHead{*large});
+      in.large.emplace(HeadTransfer{*large});
       ++receiving_;
       worker_->receive(std::exchange(held.kept, nullptr), held.bytes, in.large->operation);
     }
@@ -551,7 +553,7 @@ class Ucx final : public MessageTransport {
   }
 
   /// A head that is right, and those of its parts that have come.
-  void hand_over(int from, Incoming& in, const Held& held, Receiver& receiver) {
+  void hand_over(int from, FromRank& in, const HeldPart& held, Receiver& receiver) {
     const HeadHeader& header = held.header;
     InMessage message;
     std::uint64_t bytes = 0;
@@ -586,7 +588,7 @@ class Ucx final : public MessageTransport {
 
   /// Reports the messages of a rank that are whole. Whether there are any.
   bool complete(int from, Receiver& receiver) {
-    Incoming& in = in_[static_cast<std::size_t>(from)];
+    FromRank& in = in_[static_cast<std::size_t>(from)];
     bool any = false;
     if (in.large && in.large->operation.pending == 0) {
       take_messages(from, receiver);
@@ -614,8 +616,8 @@ class Ucx final : public MessageTransport {
   RankLinks links_;
   std::int64_t next_look_ = 0;
   bool connecting_ = false;
-  std::vector<Outgoing> out_;  // by rank
-  std::vector<Incoming> in_;   // by rank
+  std::vector<ToRank> out_;   // by rank
+  std::vector<FromRank> in_;  // by rank
   std::list<OutMessage> sending_;
   std::vector<int> arrived_;        // senders of heads
   std::size_t receiving_ = 0;       // messages and heads whose data come

@@ -166,7 +166,7 @@ void Worker::destroy() {
 ucs_status_t Worker::take(void* handling, const void* header, std::size_t header_bytes, void* data,
                           std::size_t bytes, const ucp_am_recv_param_t* param) {
   const bool announced = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  const auto& at = *static_cast<const Handling*>(handling);
+  const auto& at = *static_cast<const HandlerEntry*>(handling);
   const bool kept = at.handler(
       {.header = {static_cast<const std::byte*>(header), header_bytes},
        .data = data,
@@ -203,13 +203,13 @@ void Worker::begin(ucs_status_ptr_t request, Operation& operation) {
 }
 
 void Worker::send(ucp_ep_h to, unsigned kind, std::span<const std::byte> header,
-                  std::span<const std::byte> data, Way way, Operation& operation) {
+                  std::span<const std::byte> data, Protocol protocol, Operation& operation) {
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = way == Way::at_once     ? UCP_AM_SEND_FLAG_EAGER
-                : way == Way::announced ? UCP_AM_SEND_FLAG_RNDV
-                                        : 0U;
+  param.flags = protocol == Protocol::at_once     ? UCP_AM_SEND_FLAG_EAGER
+                : protocol == Protocol::announced ? UCP_AM_SEND_FLAG_RNDV
+                                                  : 0U;
   param.cb.send = &sent;
   param.user_data = &operation;
   ++operation.pending;

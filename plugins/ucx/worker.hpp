@@ -28,7 +28,7 @@ struct Operation {
 };
 
 /// A message as it comes from UCX, within a call of `progress`.
-struct Arriving {
+struct ActiveMessage {
   std::span<const std::byte> header;
   void* data = nullptr;  // bytes, or of an announced message what `receive` takes
   std::size_t bytes = 0;
@@ -41,7 +41,7 @@ class Worker {
  public:
   /// Whether the message is kept; it must be given back with `receive` or `release`. Throws
   /// nothing.
-  using Handler = std::function<bool(const Arriving&)>;
+  using Handler = std::function<bool(const ActiveMessage&)>;
   static constexpr unsigned kinds = 2;  // of messages
 
   /// `devices`: the network devices that it uses, as UCX_NET_DEVICES; "": all. Throws
@@ -59,10 +59,10 @@ class Worker {
                    std::string& why);
   bool progress() { return ucp_worker_progress(worker_) != 0; }
 
-  enum class Way { any, at_once, announced };
+  enum class Protocol { any, at_once, announced };
   /// Sends; the bytes stay as they are until the operation has ended.
   void send(ucp_ep_h to, unsigned kind, std::span<const std::byte> header,
-            std::span<const std::byte> data, Way way, Operation& operation);
+            std::span<const std::byte> data, Protocol protocol, Operation& operation);
   /// Receives the data of a message that was announced and kept.
   void receive(void* kept, std::span<std::byte> place, Operation& operation);
   void release(void* kept) { ucp_am_data_release(worker_, kept); }
@@ -70,7 +70,7 @@ class Worker {
   void flush(Operation& operation);
 
  private:
-  struct Handling {
+  struct HandlerEntry {
     Worker* worker = nullptr;
     Handler handler;
   };
@@ -84,7 +84,7 @@ class Worker {
   ucp_worker_h worker_ = nullptr;
   std::string address_;
   ucp_err_handling_mode_t errors_ = UCP_ERR_HANDLING_MODE_PEER;
-  std::array<Handling, kinds> handlings_;
+  std::array<HandlerEntry, kinds> handlings_;
 };
 
 }  // namespace ucx

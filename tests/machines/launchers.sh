@@ -124,6 +124,18 @@ replaced() {
   nothing_left
 }
 
+# What a rank's own crash says, with UCX loaded: the signal and nothing of UCX, which writes no log either.
+quiet() {
+  run 4 2 crashed
+  all 1
+  say 'error: rank 3 was killed by signal 11 (Segmentation fault) at step 3 in forward'
+  ! grep -i 'ucx\|backtrace' "$scratch"/out.* || fail 'UCX says something'
+  UCX_NO_SUCH_VARIABLE=1 run 2 2 collectives
+  all 0
+  [[ ! -s $scratch/out.0 && ! -s $scratch/out.1 ]] || fail 'a run that works says something'
+  nothing_left
+}
+
 # Ranks that something else has started, and that have an address.
 others() {
   local r port=$((20000 + RANDOM % 12000)) started=()

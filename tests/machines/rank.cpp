@@ -100,6 +100,18 @@ int killed(World& world) {
   return 0;
 }
 
+/// The last rank crashes.
+int crashed(World& world) {
+  world.set_progress(3, "forward");
+  reduce_one(world);
+  if (world.rank() == world.size() - 1) {
+    usleep(300'000);
+    raise(SIGSEGV);
+  }
+  world.everyone().barrier();
+  return 0;
+}
+
 int ended(World& world) {
   reduce_one(world);
   if (world.rank() == 0) {
@@ -262,9 +274,9 @@ int heals(LaunchOptions options) {
 
 int main(int arguments, char** values) {
   const std::map<std::string, int (*)(World&)> bodies = {
-      {"collectives", collectives}, {"differ", differ},    {"exception", exception},
-      {"killed", killed},           {"ended", ended},      {"late", late},
-      {"stopped", stopped},         {"measured", measured}};
+      {"collectives", collectives}, {"differ", differ},   {"exception", exception},
+      {"killed", killed},           {"ended", ended},     {"late", late},
+      {"crashed", crashed},         {"stopped", stopped}, {"measured", measured}};
   if (arguments < 3 || (!bodies.contains(values[1]) && std::string(values[1]) != "heals")) {
     std::fprintf(stderr, "usage: machines_rank WHAT RANKS [TRANSPORT]\n");
     return 2;

@@ -1,4 +1,4 @@
-export module tessera.meeting:ranks_meet;
+export module tessera.meeting:rank_meeting;
 
 import tessera.base;
 import tessera.machines;

@@ -15,7 +15,7 @@ module tessera.meeting;
 
 import tessera.base;
 import tessera.machines;
-import :ranks_meet;
+import :rank_meeting;
 
 namespace tessera::collective {
 namespace {
