@@ -62,13 +62,13 @@ struct Loss {
 }  // namespace
 
 struct RankLinks::Work {
-  MetRanks met;
+  RunRanks met;
   std::vector<RankLink> out;  // by rank
   std::list<RankLink> in;
   std::map<int, Loss> lost{};
   std::int64_t next_look = 0;
 
-  explicit Work(MetRanks all) : met(std::move(all)), out(met.texts.size()) {}
+  explicit Work(RunRanks all) : met(std::move(all)), out(met.texts.size()) {}
 
   void lose(int rank, std::string_view why) { lost.try_emplace(rank, Loss{std::string(why)}); }
 
@@ -212,7 +212,7 @@ struct RankLinks::Work {
 };
 
 RankLinks::RankLinks() = default;
-RankLinks::RankLinks(MetRanks met) : work_(std::make_unique<Work>(std::move(met))) {}
+RankLinks::RankLinks(RunRanks met) : work_(std::make_unique<Work>(std::move(met))) {}
 RankLinks::RankLinks(RankLinks&&) noexcept = default;
 RankLinks& RankLinks::operator=(RankLinks&&) noexcept = default;
 RankLinks::~RankLinks() = default;

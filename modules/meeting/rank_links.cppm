@@ -24,7 +24,7 @@ class RankLinks {
   };
 
   RankLinks();
-  explicit RankLinks(MetRanks met);
+  explicit RankLinks(RunRanks met);
   RankLinks(RankLinks&&) noexcept;
   RankLinks& operator=(RankLinks&&) noexcept;
   ~RankLinks();

@@ -62,7 +62,7 @@ class Meeting {
              .purpose_number = for_messages} {}
 
   /// Rank 0: gives all ranks the texts and addresses of all.
-  MetRanks meet_all() {
+  RunRanks meet_all() {
     met_.gate = Gate(first_listeners(at_), met_.key, purposes());
     while (known() < self_.size - 1) {
       for (ProvenLink& link : met_.gate.admit()) {
@@ -80,7 +80,7 @@ class Meeting {
     return std::move(met_);
   }
 
-  MetRanks join() {
+  RunRanks join() {
     ProofFailure failure;
     std::optional<ProvenLink> link;
     Pause pause;
@@ -248,13 +248,13 @@ class Meeting {
   Endpoint at_;
   std::string thing_;
   std::string magic_;
-  MetRanks met_;
+  RunRanks met_;
   std::vector<std::unique_ptr<JoiningRank>> guests_;
 };
 
 }  // namespace
 
-MetRanks meet_ranks(const MeetingRank& self) {
+RunRanks meet_ranks(const MeetingRank& self) {
   const std::optional<std::string> meet = environment_variable("TESSERA_MEET");
   if (!meet) {
     fail_input({.thing = "transport " + self.transport,

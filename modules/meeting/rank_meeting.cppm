@@ -15,7 +15,7 @@ struct MeetingRank {
 };
 
 /// The ranks of a run that have met.
-struct MetRanks {
+struct RunRanks {
   int rank = -1;
   std::vector<std::string> texts{};   ///< by rank
   std::vector<Endpoint> addresses{};  ///< by rank: where its gate listens
@@ -30,6 +30,6 @@ struct MetRanks {
 /// Whoever calls has a limit of time. Errors (input): TESSERA_MEET is missing or none; there is no
 /// key, or another one; the ranks are those of several runs, transports or versions. Error (run):
 /// a rank ended meanwhile.
-MetRanks meet_ranks(const MeetingRank& self);
+RunRanks meet_ranks(const MeetingRank& self);
 
 }  // namespace tessera::collective

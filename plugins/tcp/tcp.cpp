@@ -53,7 +53,7 @@ class Tcp final : public MessageTransport {
  public:
   std::vector<std::string> exchange(int rank, int size, std::string_view text) override {
     rank_ = rank;
-    MetRanks met =
+    RunRanks met =
         meet_ranks({.transport = "tcp", .version = 2, .rank = rank, .size = size, .text = text});
     out_ = std::vector<OutLink>(static_cast<std::size_t>(size));
     key_ = met.key;

@@ -149,7 +149,7 @@ struct FromRank {
 
 /// The network devices that UCX may use, as UCX_NET_DEVICES: the run's interface, or where all
 /// ranks are on this machine, loopback; "": all.
-std::string devices_of(const MetRanks& met) {
+std::string devices_of(const RunRanks& met) {
   const std::string address = announced_address();
   if (address.empty() && !met.all_here) {
     return "";
@@ -191,7 +191,7 @@ class Ucx final : public MessageTransport {
 
   std::vector<std::string> exchange(int rank, int size, std::string_view text) override {
     rank_ = rank;
-    MetRanks met = meet_ranks({.transport = "ucx", .rank = rank, .size = size, .text = text});
+    RunRanks met = meet_ranks({.transport = "ucx", .rank = rank, .size = size, .text = text});
     std::vector<std::string> texts = met.texts;
     const auto handler = [this](unsigned kind) {
       return [this, kind](const ActiveMessage& message) { return take(kind, message); };
