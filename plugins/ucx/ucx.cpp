@@ -16,16 +16,19 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -147,39 +150,59 @@ struct FromRank {
   std::map<std::uint64_t, InMessage> awaited{};
 };
 
-/// The network devices that UCX may use, as UCX_NET_DEVICES: the run's interface, or where all
-/// ranks are on this machine, loopback; "": all.
-std::string devices_of(const RunRanks& met) {
-  const std::string address = announced_address();
-  if (address.empty() && !met.all_here) {
-    return "";
+/// The ports of RDMA devices, as UCX names them.
+std::set<std::string> rdma_ports() {
+  namespace fs = std::filesystem;
+  std::set<std::string> names;
+  std::error_code error;
+  for (const fs::path& device : fs::directory_iterator("/sys/class/infiniband", error)) {
+    for (const fs::path& port : fs::directory_iterator(device / "ports", error)) {
+      names.insert(device.filename().string() + ":" + port.filename().string());
+    }
   }
+  return names;
+}
+
+std::string numeric_address(const sockaddr& address) {
+  std::array<char, NI_MAXHOST> host{};
+  const auto size = static_cast<socklen_t>(address.sa_family == AF_INET ? sizeof(sockaddr_in)
+                                                                        : sizeof(sockaddr_in6));
+  const int error =
+      getnameinfo(&address, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? host.data() : "";
+}
+
+/// The network devices that UCX may use, as UCX_NET_DEVICES: that of the run's interface; where all
+/// ranks are on this machine, loopback; otherwise all others. UCX itself would use loopback between
+/// two containers of one machine.
+std::string devices_of(const RunRanks& met) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) {
     return "";
   }
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> held(all, &freeifaddrs);
+  std::string chosen = announced_address();
+  if (chosen == "0.0.0.0" || chosen == "::") {
+    chosen.clear();
+  }
+  std::set<std::string> names;
+  if (chosen.empty() && !met.all_here) {
+    names = rdma_ports();
+  }
   for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
     const int family = at->ifa_addr == nullptr ? AF_UNSPEC : at->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) {
-      continue;
-    }
-    if (address.empty()) {
-      if ((at->ifa_flags & IFF_LOOPBACK) != 0) {
-        return at->ifa_name;
-      }
-      continue;
-    }
-    std::array<char, NI_MAXHOST> host{};
-    const auto size =
-        static_cast<socklen_t>(family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (getnameinfo(at->ifa_addr, size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) ==
-            0 &&
-        address == host.data()) {
-      return at->ifa_name;
+    const bool is_up = (at->ifa_flags & IFF_UP) != 0;
+    const bool is_loopback = (at->ifa_flags & IFF_LOOPBACK) != 0;
+    if ((family == AF_INET || family == AF_INET6) && is_up &&
+        (chosen.empty() ? is_loopback == met.all_here : numeric_address(*at->ifa_addr) == chosen)) {
+      names.insert(at->ifa_name);
     }
   }
-  return "";
+  std::string list;
+  for (const std::string& name : names) {
+    list += (list.empty() ? "" : ",") + name;
+  }
+  return list;
 }
 
 class Ucx final : public MessageTransport {
