@@ -72,6 +72,12 @@ if(plugin-mpi IN_LIST tessera_components)
     "mpirun and srun.")
   set(CPACK_DEBIAN_PLUGIN-MPI_PACKAGE_DEPENDS "${tessera_same}")
 endif()
+if(plugin-ucx IN_LIST tessera_components)
+  tessera_package(plugin-ucx tessera-plugin-ucx
+    "The plugin of Tessera that sends between machines by UCX: RDMA, TCP and"
+    "shared memory.")
+  set(CPACK_DEBIAN_PLUGIN-UCX_PACKAGE_DEPENDS "${tessera_same}")
+endif()
 if(plugin-prometheus IN_LIST tessera_components)
   tessera_package(plugin-prometheus tessera-plugin-prometheus
     "The plugin of Tessera with which Prometheus reads the numbers of a run.")

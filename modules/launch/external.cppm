@@ -24,8 +24,9 @@ struct ExternalRank {
 /// the ranks are on several machines and `transport` is "shm", or when nothing names the job.
 ExternalRank external_rank(int expected_ranks, std::string_view transport);
 
-/// The transport that needs no other program than this one.
-inline constexpr std::string_view tcp_transport = "tcp";
+/// The transports with which ranks meet at an address, TESSERA_MEET: what "auto" takes the first of
+/// that a plugin provides. The last one needs nothing but this program.
+inline constexpr std::array<std::string_view, 2> meeting_transports = {"ucx", "tcp"};
 
 /// The name of this machine: TESSERA_MACHINE, which lets one machine play several, or its host
 /// name.

@@ -5,6 +5,7 @@ module;
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tessera/shown.hpp>
 #include <vector>
 module tessera.launch;
@@ -84,29 +85,33 @@ int join_machine(const ExternalRank& self, Bridge* bridge, double timeout,
 
 }  // namespace
 
-Bridge::MakeTransport find_transport(std::string name) {
-  if (name == "auto") {
-    std::vector<std::string> names = plugin::host().names(MessageTransport::plugin_kind.name);
-    const auto tcp = std::ranges::find(names, tcp_transport);
-    if (tcp != names.end()) {  // it needs an address, and what has one is meant for it
-      const bool has_address = environment_variable("TESSERA_MEET").has_value();
-      names = has_address ? std::vector{*tcp} : (names.erase(tcp), names);
-    }
-    if (names.size() != 1) {
-      fail_input(
-          {.thing = "launch",
-           .wrong = names.empty()
-                        ? "the ranks are on several machines, and nothing says how they meet"
-                        : fmt::format("there are several transports: {}", fmt::join(names, ", ")),
-           .advice = names.empty()
-                         ? "set TESSERA_MEET to HOST:PORT on all, with the host of rank 0 and a "
-                           "free port of it, install Tessera where MPI is found, or start all "
-                           "ranks on one machine"
-                         : "name one in `mesh.transport`"});
-    }
-    name = names.front();
+std::string transport_for(const std::string& asked, bool has_address) {
+  if (asked != "auto") {
+    return asked;
   }
-  return plugin::host().find<MessageTransport>(name);
+  std::vector<std::string> names = plugin::host().names(MessageTransport::plugin_kind.name);
+  for (const std::string_view meets : meeting_transports) {
+    const auto at = std::ranges::find(names, meets);
+    if (at != names.end() && has_address) {
+      return *at;
+    }
+    if (at != names.end()) {  // it needs an address, and what has one is meant for it
+      names.erase(at);
+    }
+  }
+  if (names.size() != 1) {
+    fail_input(
+        {.thing = "launch",
+         .wrong = names.empty()
+                      ? "the ranks are on several machines, and nothing says how they meet"
+                      : fmt::format("there are several transports: {}", fmt::join(names, ", ")),
+         .advice = names.empty()
+                       ? "set TESSERA_MEET to HOST:PORT on all, with the host of rank 0 and a "
+                         "free port of it, install Tessera where MPI is found, or start all "
+                         "ranks on one machine"
+                       : "name one in `mesh.transport`"});
+  }
+  return names.front();
 }
 
 void check_transport(std::string_view name) {
@@ -134,7 +139,10 @@ int join_launch(const LaunchOptions& options, const RankFunction& run) {
   if (!self.several) {
     return join_machine(self, nullptr, timeout, options, run);
   }
-  Bridge bridge(find_transport(options.transport), self.rank, self.size);
+  const bool has_address = environment_variable("TESSERA_MEET").has_value();
+  Bridge bridge(
+      plugin::host().find<MessageTransport>(transport_for(options.transport, has_address)),
+      self.rank, self.size);
   const Machines& machines = bridge.meet(protocol_number(), machine_name(), timeout,
                                          speaks_for_machine() ? Patience::reported_after : timeout);
   const int code = join_machine(on_this_machine(self, machines), &bridge, timeout, options, run);

@@ -23,9 +23,9 @@ void check_limits(const LaunchOptions& options, bool runs_here = false);
 /// Makes room for so many more open files. Error (input): the limit is too low.
 void allow_open_files(int needed);
 
-/// The transport of that name; of "auto" the one that fits how the ranks were started. Error
-/// (input): there is none, or several.
-Bridge::MakeTransport find_transport(std::string name);
+/// The name of the transport that `asked`, as in LaunchOptions, means. `has_address`: the ranks
+/// meet at TESSERA_MEET. Error (input): "auto" means none, or several.
+std::string transport_for(const std::string& asked, bool has_address);
 
 /// Number of a rank as its code sees it: current_rank() and the log's lines.
 class RankIdentity {

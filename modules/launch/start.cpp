@@ -20,6 +20,7 @@ module;
 module tessera.launch;
 
 import tessera.base;
+import tessera.plugin;
 import tessera.calls;
 import tessera.mesh;
 import tessera.ranks;
@@ -339,22 +340,24 @@ int run_attempts(const LaunchOptions& options, const LaunchOptions& here, const 
 
 /// The ranks of this launcher, which is one of several.
 int launch_together(const LaunchOptions& options, const RankFunction& run) {
-  if (options.transport != "auto" && options.transport != tcp_transport) {
+  if (options.transport == "shm") {
     fail_input({.thing = "launch",
-                .wrong = fmt::format("launchers of several machines use the transport '{}', and "
-                                     "not '{}'",
-                                     tcp_transport, options.transport),
+                .wrong = "the transport 'shm' connects ranks of one machine, and these are on "
+                         "several",
                 .advice = "set `mesh.transport` to \"auto\""});
   }
-  LaunchOptions here = options;
+  LaunchOptions own = options;
+  own.transport = transport_for(options.transport, true);
+  own.agreed.emplace_back("transport", own.transport);
+  LaunchOptions here = own;
   here.ranks = options.place->ranks_of(options.ranks);
   here.needed_bytes = options.needed_bytes / static_cast<std::size_t>(options.ranks) *
                       static_cast<std::size_t>(here.ranks);
   check_limits(here);
-  const Bridge::MakeTransport make = find_transport(std::string(tcp_transport));
-  Launchers launchers(options);
+  const Bridge::MakeTransport make = plugin::host().find<MessageTransport>(own.transport);
+  Launchers launchers(own);
   MachineLinks others{launchers, make};
-  return run_attempts(options, here, run, &others);
+  return run_attempts(own, here, run, &others);
 }
 
 }  // namespace

@@ -6,21 +6,17 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +25,7 @@
 import tessera.base;
 import tessera.plugin;
 import tessera.collective;
+import tessera.meeting;
 
 #include "links.hpp"
 
@@ -36,11 +33,7 @@ namespace {
 
 using namespace tessera::collective;
 using namespace tcp;
-using tessera::environment_variable;
-using tessera::fail;
-using tessera::fail_input;
 
-constexpr std::string_view thing = "transport tcp";
 constexpr std::size_t most_parts = 32;           // of one system call
 constexpr std::size_t most_at_once = 16 << 20;   // bytes from one rank, before others have a turn
 constexpr std::size_t sealed_ahead = 128 << 10;  // bytes of parts in a checksum before they leave
@@ -54,35 +47,23 @@ struct Hello {
   std::int32_t from = -1;
   std::int32_t to = -1;
 };
-constexpr std::string_view magic = "tessera tcp 2";
 constexpr std::string_view changed = "what it sent was changed on the way: a checksum is wrong";
-
-/// What connections to a rank are for, as the gate counts them.
-enum Purpose : std::size_t { meeting, messages };
-std::vector<std::string> purposes() {
-  const std::string job = environment_variable("TESSERA_JOB").value_or("");
-  return {"ranks meet, job " + job, "messages of ranks, job " + job};
-}
 
 class Tcp final : public MessageTransport {
  public:
   std::vector<std::string> exchange(int rank, int size, std::string_view text) override {
     rank_ = rank;
-    const std::optional<std::string> meet = environment_variable("TESSERA_MEET");
-    if (!meet) {
-      fail_input({.thing = std::string(thing),
-                  .wrong = "nothing says where the ranks meet",
-                  .advice =
-                      "set TESSERA_MEET to HOST:PORT on all machines, with the host of rank 0 "
-                      "and a free port of it"});
-    }
-    const Endpoint at = parse_endpoint("TESSERA_MEET", *meet);
+    RunRanks met =
+        meet_ranks({.transport = "tcp", .version = 2, .rank = rank, .size = size, .text = text});
     out_ = std::vector<OutLink>(static_cast<std::size_t>(size));
-    key_ = run_key({.host = at.host, .first = rank == 0});
-    std::vector<std::string> texts = rank == 0 ? meet_all(at, size, text) : join(at, size, text);
+    key_ = met.key;
+    purpose_ = std::move(met.purpose);
+    purpose_number_ = met.purpose_number;
+    gate_ = std::move(met.gate);
+    addresses_ = std::move(met.addresses);
     poll_ = Socket(epoll_create1(EPOLL_CLOEXEC));
     watch(gate_.descriptor(), EPOLLIN, EPOLL_CTL_ADD);
-    return texts;
+    return std::move(met.texts);
   }
 
   void send(int to, std::vector<std::byte> head, std::span<const Part> parts,
@@ -111,7 +92,7 @@ class Tcp final : public MessageTransport {
       of_descriptor_[socket.descriptor()] = {true, to};
       out.waits = true;
       watch(socket.descriptor(), EPOLLIN | EPOLLOUT, EPOLL_CTL_ADD);
-      out.proof.emplace(std::move(socket), *key_, purposes()[messages]);
+      out.proof.emplace(std::move(socket), *key_, purpose_);
     } else if (!out.waits) {
       begun_ = true;  // the next progress sends it
     }
@@ -185,185 +166,6 @@ class Tcp final : public MessageTransport {
   }
 
  private:
-  // The ranks meet.
-
-  /// The sockets at which rank 0 listens, which its launcher may have made.
-  static std::vector<Socket> first_listeners(const Endpoint& at) {
-    const auto given = environment_variable("TESSERA_MEET_LISTENERS");
-    if (!given) {
-      return listen_at(meeting_addresses(at.host), at.port);
-    }
-    std::vector<Socket> listeners;
-    std::istringstream words(*given);
-    for (int descriptor = -1; words >> descriptor;) {
-      listeners.emplace_back(descriptor);
-    }
-    return listeners;
-  }
-
-  struct JoiningRank {
-    MessageStream stream;
-    int rank = -1;
-    std::string text{};
-    Endpoint address{};
-  };
-
-  /// Rank 0: gives all ranks the texts and addresses of all.
-  std::vector<std::string> meet_all(const Endpoint& at, int size, std::string_view own) {
-    gate_ = Gate(first_listeners(at), *key_, purposes());
-    std::vector<std::unique_ptr<JoiningRank>> guests;
-    const auto refuse = [&](const std::string& why,
-                            tessera::ErrorKind kind = tessera::ErrorKind::input) {
-      Writer writer;
-      writer.put(kind);
-      writer.put(std::string_view(why));
-      for (const auto& guest : guests) {
-        guest->stream.send(writer.text());
-        guest->stream.progress();
-      }
-      usleep(200'000);  // let it arrive
-      throw tessera::Error(why, kind);
-    };
-    const auto known = [&] {
-      return std::ranges::count_if(guests, [](const auto& guest) { return guest->rank > 0; });
-    };
-    while (known() < size - 1) {
-      for (ProvenLink& link : gate_.admit()) {
-        if (link.purpose == meeting) {
-          guests.push_back(std::make_unique<JoiningRank>(MessageStream(std::move(link))));
-        }
-      }
-      for (const auto& guest : guests) {
-        const bool alive = guest->stream.progress();
-        if (const auto message = guest->stream.receive(); message && guest->rank < 0) {
-          if (const std::string why = introduce(*guest, *message, size); !why.empty()) {
-            refuse(why);
-          }
-          const bool twice = std::ranges::count_if(guests, [&](const auto& other) {
-                               return other->rank == guest->rank;
-                             }) > 1;
-          if (guest->rank >= 0 && twice) {
-            refuse(std::string(thing) + ": two processes are rank " + std::to_string(guest->rank) +
-                   " of the run; give each run its own TESSERA_MEET");
-          }
-        } else if (!alive && guest->rank > 0) {
-          usleep(static_cast<unsigned>(1e6 * report_after));  // whoever started it knows more
-          refuse(std::string(thing) + ": rank " + std::to_string(guest->rank) +
-                     " ended before all ranks had met",
-                 tessera::ErrorKind::run);
-        }
-      }
-      std::erase_if(guests, [](const auto& guest) { return !guest->stream.socket().open(); });
-      usleep(1000);
-    }
-    std::vector<std::string> texts(static_cast<std::size_t>(size), std::string(own));
-    addresses_.assign(static_cast<std::size_t>(size), Endpoint{"", gate_.port()});
-    std::erase_if(guests, [](const auto& guest) { return guest->rank < 0; });
-    for (const auto& guest : guests) {
-      texts[static_cast<std::size_t>(guest->rank)] = guest->text;
-      addresses_[static_cast<std::size_t>(guest->rank)] = guest->address;
-    }
-    Writer writer;
-    writer.put(tessera::ErrorKind::run);
-    writer.put(std::string_view(""));  // nothing is wrong
-    for (int rank = 0; rank < size; ++rank) {
-      const auto r = static_cast<std::size_t>(rank);
-      writer.put(std::string_view(texts[r]));
-      // A rank that has reached this one by a loopback address is on its machine.
-      writer.put(std::string_view(is_loopback(addresses_[r]) ? "" : addresses_[r].host));
-      writer.put(addresses_[r].port);
-    }
-    for (const auto& guest : guests) {
-      guest->stream.send(writer.text());
-    }
-    while (std::ranges::any_of(guests, [](const auto& guest) {
-      return guest->stream.progress() && !guest->stream.flushed();
-    })) {
-      usleep(1000);
-    }
-    return texts;
-  }
-
-  /// Why the run cannot start; empty: it can. The rank stays -1 where it was something else.
-  std::string introduce(JoiningRank& guest, const std::string& message, int size) {
-    try {
-      Reader reader(message);
-      if (reader.text() != magic) {
-        return std::string(thing) + ": a rank has another version of Tessera than rank 0";
-      }
-      guest.rank = reader.get<int>();
-      const int theirs = reader.get<int>();
-      guest.text = reader.text();
-      guest.address = get_endpoint(reader);
-      if (guest.address.host.empty()) {
-        guest.address.host = guest.stream.host();
-      }
-      if (theirs != size || guest.rank <= 0 || guest.rank >= size) {
-        return std::string(thing) + ": the runs of two ranks differ: rank " +
-               std::to_string(guest.rank) + " of " + std::to_string(theirs) +
-               " came to rank 0 of " + std::to_string(size);
-      }
-    } catch (const tessera::Error&) {
-      guest.rank = -1;
-    }
-    return "";
-  }
-
-  static Endpoint get_endpoint(Reader& reader) {
-    Endpoint at;
-    at.host = reader.text();
-    at.port = reader.get<int>();
-    tessera::require(at.port > 0 && at.port <= 65535, "transport tcp: a rank has no such port");
-    return at;
-  }
-
-  std::vector<std::string> join(const Endpoint& at, int size, std::string_view own) {
-    ProofFailure failure;
-    std::optional<ProvenLink> link;
-    tessera::Pause pause;
-    while (!(link = connect_proven(at, *key_, purposes()[meeting], 2, failure))) {
-      refuse_other_key(at, failure);
-      pause.sleep();  // whoever called has the limit
-    }
-    gate_ = Gate(listen_at(addresses_beside(link->socket.own_end().host, at.host), 0), *key_,
-                 purposes());
-    MessageStream first(std::move(*link), std::size_t{1} << 30);
-    Writer writer;
-    writer.put(magic);
-    writer.put(rank_);
-    writer.put(size);
-    writer.put(own);
-    writer.put(std::string_view(announced_address()));
-    writer.put(gate_.port());
-    first.send(writer.text());
-    std::optional<std::string> answer;
-    while (!answer) {
-      const bool alive = first.progress();
-      answer = first.receive();
-      if (!answer && !alive) {
-        fail({.thing = std::string(thing),
-              .wrong = "rank 0 ended before all ranks had met (" + first.why() + ")",
-              .advice = "start all ranks with the same TESSERA_MEET and TESSERA_JOB"});
-      }
-      usleep(1000);
-    }
-    Reader reader(*answer);
-    const bool is_input = reader.get<tessera::ErrorKind>() == tessera::ErrorKind::input;
-    if (const std::string refused = reader.text(); !refused.empty()) {
-      throw tessera::Error(refused, is_input ? tessera::ErrorKind::input : tessera::ErrorKind::run);
-    }
-    std::vector<std::string> texts;
-    for (int rank = 0; rank < size; ++rank) {
-      texts.push_back(reader.text());
-      Endpoint other = get_endpoint(reader);
-      if (other.host.empty()) {
-        other.host = first.host();
-      }
-      addresses_.push_back(std::move(other));
-    }
-    return texts;
-  }
-
   // Messages.
 
   void watch(int descriptor, std::uint32_t events, int how) const {
@@ -377,7 +179,7 @@ class Tcp final : public MessageTransport {
   void admit() {
     next_look_ = steady_nanoseconds() + look_at_strangers;
     for (ProvenLink& link : gate_.admit()) {
-      if (link.purpose == messages) {
+      if (link.purpose == purpose_number_) {
         const int descriptor = link.socket.descriptor();
         of_descriptor_[descriptor] = {false, -1};
         in_[descriptor] = std::make_unique<InLink>(std::move(link));
@@ -729,6 +531,8 @@ class Tcp final : public MessageTransport {
 
   int rank_ = -1;
   std::optional<RunKey> key_;
+  std::string purpose_;
+  std::size_t purpose_number_ = 0;
   Gate gate_;
   std::int64_t next_look_ = 0;
   Socket poll_;

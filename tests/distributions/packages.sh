@@ -43,6 +43,8 @@ for file in usr/share/man/man1/tessera.1.gz usr/share/bash-completion/completion
 done
 must_print 'Setting up tessera-plugin-mpi' bash -c "$install ./tessera-plugin-mpi_*.deb"
 must_print 'mpi' tessera plugin list
+must_print 'Setting up tessera-plugin-ucx' bash -c "$install ./tessera-plugin-ucx_*.deb"
+must_print 'ucx' tessera plugin list
 must_print 'Setting up libtessera-dev' bash -c "$install ./libtessera-dev_*.deb"
 if [[ $codename != bookworm ]]; then  # its CMake is too old for modules
   must_print '' bash -c "$install cmake ninja-build"

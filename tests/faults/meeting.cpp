@@ -60,7 +60,7 @@ TEST_CASE("launchers that do not fit each other all end before their ranks start
              train(sharded, {"mesh.shape=[3]", "train.batch=3"}),
              "the machines start 1 + 1 = 2 ranks, and the run has 3");
   all_refuse(with(plain, {"mesh.transport=shm"}), with(plain, {"mesh.transport=shm"}),
-             "launchers of several machines use the transport 'tcp', and not 'shm'");
+             "the transport 'shm' connects ranks of one machine, and these are on several");
 }
 
 TEST_CASE("machines that do not come, or come twice, are named") {

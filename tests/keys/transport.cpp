@@ -166,3 +166,45 @@ TEST_CASE("a message of a rank that is changed on the way is not used, and the r
   }
   transport->finish(false);
 }
+
+TEST_CASE("a rank with another transport or version is refused by that name") {
+  plugin::host().load(TESSERA_TCP);
+  const auto [magic, why] = GENERATE(table<const char*, const char*>(
+      {{"tessera ucx 1", "a rank uses the transport 'ucx'; name one that all machines have"},
+       {"tessera tcp 1", "a rank has another version of Tessera than rank 0"},
+       {"", "a rank has another version of Tessera than rank 0"}}));
+  const RunKey key = RunKey::random();
+  hold_run_key(key);
+  const int port = tessera::testing::free_port();
+  setenv("TESSERA_MEET", ("localhost:" + std::to_string(port)).c_str(), 1);
+  setenv("TESSERA_JOB", "keys", 1);
+  const auto transport = plugin::host().find<MessageTransport>("tcp")();
+  std::string refused;
+  std::thread meeting([&] {
+    try {
+      transport->exchange(0, 2, "rank 0");
+    } catch (const Error& error) {
+      refused = error.what();
+    }
+  });
+  ProofFailure failure;
+  std::optional<ProvenLink> link;
+  REQUIRE(until(10, [&] {
+    link = connect_proven({"localhost", port}, key, "ranks meet, job keys", 1, failure);
+    return link.has_value();
+  }));
+  MessageStream first(std::move(*link));
+  Writer writer;
+  writer.put(std::string_view(magic));
+  first.send(writer.text());
+  std::optional<std::string> answer;
+  REQUIRE(until(10, [&] {
+    first.progress();
+    return (answer = first.receive()).has_value();
+  }));
+  meeting.join();
+  CHECK(refused.find(why) != std::string::npos);
+  Reader reader(*answer);
+  CHECK(reader.get<ErrorKind>() == ErrorKind::input);
+  CHECK(reader.text() == refused);
+}

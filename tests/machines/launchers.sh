@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Ranks of several launchers, on machines that this one plays, connected by TCP.
+# Ranks of several launchers, on machines that this one plays, connected by the transport tcp or ucx.
 #
-#   launchers.sh PART RANK
+#   launchers.sh PART RANK TRANSPORT
 set -euo pipefail
-part=$1 rank=$2
+part=$1 rank=$2 transport=$3
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 unset TESSERA_JOB TESSERA_MACHINE RANK WORLD_SIZE
@@ -20,7 +20,7 @@ run() {
   codes=()
   for ((m = machines - 1; m >= 0; m--)); do  # machine 0 comes last
     TESSERA_MACHINE=m$m TESSERA_MACHINES=$machines TESSERA_MACHINE_NUMBER=$m TESSERA_MEET=localhost:$port \
-      timeout 60 "$rank" "$@" "$ranks" >"$scratch/out.$m" 2>&1 </dev/null &
+      timeout 60 "$rank" "$@" "$ranks" "$transport" >"$scratch/out.$m" 2>&1 </dev/null &
     started[m]=$!
   done
   for ((m = 0; m < machines; m++)); do
@@ -84,7 +84,7 @@ start() {
   local m=$1
   shift
   TESSERA_MACHINE=m$m TESSERA_MACHINES=3 TESSERA_MACHINE_NUMBER=$m TESSERA_MEET=localhost:$port \
-    timeout 60 "$rank" "$@" >>"$scratch/out.$m" 2>&1 </dev/null &
+    timeout 60 "$rank" "$@" "$transport" >>"$scratch/out.$m" 2>&1 </dev/null &
   started[m]=$!
 }
 
@@ -124,12 +124,24 @@ replaced() {
   nothing_left
 }
 
+# What a rank's own crash says, with UCX loaded: the signal and nothing of UCX, which writes no log either.
+quiet() {
+  run 4 2 crashed
+  all 1
+  say 'error: rank 3 was killed by signal 11 (Segmentation fault) at step 3 in forward'
+  ! grep -i 'ucx\|backtrace' "$scratch"/out.* || fail 'UCX says something'
+  UCX_NO_SUCH_VARIABLE=1 run 2 2 collectives
+  all 0
+  [[ ! -s $scratch/out.0 && ! -s $scratch/out.1 ]] || fail 'a run that works says something'
+  nothing_left
+}
+
 # Ranks that something else has started, and that have an address.
 others() {
   local r port=$((20000 + RANDOM % 12000)) started=()
   for r in 3 2 1 0; do
     TESSERA_MACHINE=m$((r / 2)) TESSERA_JOB=launchers-$$ RANK=$r WORLD_SIZE=4 TESSERA_MEET=localhost:$port \
-      timeout 60 "$rank" collectives 4 >"$scratch/out.$r" 2>&1 </dev/null &
+      timeout 60 "$rank" collectives 4 "$transport" >"$scratch/out.$r" 2>&1 </dev/null &
     started[r]=$!
   done
   for r in 0 1 2 3; do

@@ -100,6 +100,18 @@ int killed(World& world) {
   return 0;
 }
 
+/// The last rank crashes.
+int crashed(World& world) {
+  world.set_progress(3, "forward");
+  reduce_one(world);
+  if (world.rank() == world.size() - 1) {
+    usleep(300'000);
+    raise(SIGSEGV);
+  }
+  world.everyone().barrier();
+  return 0;
+}
+
 int ended(World& world) {
   reduce_one(world);
   if (world.rank() == 0) {
@@ -138,7 +150,39 @@ int stopped(World& world) {
   return 0;
 }
 
+/// The shortest of many times that calls with four bytes take, in microseconds.
+double small_call(const std::function<void()>& call) {
+  double shortest = 1e9;
+  constexpr int calls = 200;
+  for (int round = 0; round < 30; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) {
+      call();
+    }
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    shortest = std::min(shortest, took.count() / calls);
+  }
+  return shortest;
+}
+
 int measured(World& world) {
+  Communicator& c = world.everyone();
+  float x = 1;
+  const double reduced = small_call([&] { c.all_reduce(&x, &x, 1, DType::f32); });
+  const double answered = small_call([&] {  // between the first rank and the last one
+    const int last = world.size() - 1;
+    if (world.rank() == 0) {
+      c.send(&x, 1, DType::f32, last, 0);
+      c.receive_async(&x, 1, DType::f32, last, 0).wait();
+    } else if (world.rank() == last) {
+      c.receive_async(&x, 1, DType::f32, 0, 0).wait();
+      c.send(&x, 1, DType::f32, 0, 0);
+    }
+  });
+  if (world.rank() == 0) {
+    std::printf("%-28s %9d %10.1f us\n%-28s %9d %10.1f us\n", "all_reduce", 4, reduced,
+                "message and answer", 4, answered);
+  }
   const auto rates = measure_collectives(world.everyone());
   if (world.rank() == 0) {
     for (const CollectiveRate& rate : rates) {
@@ -230,16 +274,18 @@ int heals(LaunchOptions options) {
 
 int main(int arguments, char** values) {
   const std::map<std::string, int (*)(World&)> bodies = {
-      {"collectives", collectives}, {"differ", differ},    {"exception", exception},
-      {"killed", killed},           {"ended", ended},      {"late", late},
-      {"stopped", stopped},         {"measured", measured}};
+      {"collectives", collectives}, {"differ", differ},   {"exception", exception},
+      {"killed", killed},           {"ended", ended},     {"late", late},
+      {"crashed", crashed},         {"stopped", stopped}, {"measured", measured}};
   if (arguments < 3 || (!bodies.contains(values[1]) && std::string(values[1]) != "heals")) {
-    std::fprintf(stderr, "usage: machines_rank WHAT RANKS\n");
+    std::fprintf(stderr, "usage: machines_rank WHAT RANKS [TRANSPORT]\n");
     return 2;
   }
   try {
-    const LaunchOptions options{
-        .ranks = std::stoi(values[2]), .timeout_seconds = 20, .place = launcher_place()};
+    const LaunchOptions options{.ranks = std::stoi(values[2]),
+                                .timeout_seconds = 20,
+                                .transport = arguments > 3 ? values[3] : "auto",
+                                .place = launcher_place()};
     if (std::string(values[1]) == "heals") {
       return heals(options);
     }

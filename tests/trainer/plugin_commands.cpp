@@ -315,7 +315,7 @@ TEST_CASE("new writes a folder once, and only under a name that can be used") {
     is_input_error("new " + std::string(name) + where, "not a name for a class");
   }
   is_input_error("new Replicate" + where, "there is a style of this name already");
-  is_input_error("new Other --kind transport" + where, "there are templates for: style");
+  is_input_error("new Other --kind wire" + where, "there are templates for: style");
   is_input_error("new Other --kind styel" + where, "did you mean 'style'?");
   is_input_error("new Other --folder /proc/none", "/proc/none cannot be created");
   CHECK(files_of(folder.path()) == std::vector<std::string>{"MyStyle", "Taken"});

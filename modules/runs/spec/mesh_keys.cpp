@@ -41,9 +41,9 @@ std::vector<Key> mesh_keys() {
            "sums along the tree over the ranks and the CPU's bits), `own_order` (also with the "
            "sums of the plugin's library: other bits), `host` (through the memory of the host)."},
       {"mesh.transport", field<&RunSpec::mesh, &MeshConfig::transport>,
-       "How machines are connected: `auto` (where the ranks are on several: `tcp` where they have "
-       "an address, else the installed transport), `shm` (all ranks must be on one machine), or a "
-       "transport, such as `mpi`."},
+       "How machines are connected: `auto` (where the ranks are on several: with an address `ucx` "
+       "where it is installed, else `tcp`; without one the installed transport), `shm` (all ranks "
+       "must be on one machine), or a transport, such as `mpi`."},
       {"mesh.interface", field<&RunSpec::mesh, &MeshConfig::interface>,
        "The network interface of each machine, by name or address, at which its ranks and second "
        "homes listen, such as `ib0`; `0.0.0.0`: all. Where a machine's has another name, its "
