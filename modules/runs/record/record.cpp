@@ -1,0 +1,451 @@
+module;
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <tessera/json.hpp>
+#include <tessera/json_reading.hpp>
+#include <tessera/shown.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+module tessera.runs;
+
+import tessera.base;
+
+namespace tessera::runs {
+namespace {
+
+namespace fs = std::filesystem;
+// Of options, the order of members may have a meaning.
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t record_version = 1;
+constexpr JsonLimits limits{.bytes = 8'000'000, .values = 500'000, .depth = 64};
+constexpr std::size_t most_plugins = 1000;
+constexpr std::size_t most_words = 1000;
+
+/// A member of a structure, by its name in the JSON.
+template <class T>
+struct Field {
+  const char* name;
+  std::variant<std::string T::*, std::int64_t T::*, std::vector<std::string> T::*, JsonText T::*,
+               TimeBook T::*, std::vector<UsedPlugin> T::*>
+      member;
+};
+
+const std::array<Field<UsedPlugin>, 3>& fields_of(const UsedPlugin& /*kind*/) {
+  static const std::array<Field<UsedPlugin>, 3> fields = {
+      {{"name", &UsedPlugin::name},
+       {"version", &UsedPlugin::version},
+       {"hash", &UsedPlugin::hash}}};
+  return fields;
+}
+
+const std::array<Field<Sitting>, 18>& fields_of(const Sitting& /*kind*/) {
+  static const std::array<Field<Sitting>, 18> fields = {{{"from", &Sitting::from},
+                                                         {"to", &Sitting::to},
+                                                         {"begun", &Sitting::begun},
+                                                         {"saved", &Sitting::saved},
+                                                         {"command", &Sitting::command},
+                                                         {"version", &Sitting::version},
+                                                         {"program", &Sitting::program},
+                                                         {"plugins", &Sitting::plugins},
+                                                         {"system", &Sitting::system},
+                                                         {"processor", &Sitting::processor},
+                                                         {"cores", &Sitting::cores},
+                                                         {"machines", &Sitting::machines},
+                                                         {"mesh", &Sitting::mesh},
+                                                         {"device", &Sitting::device},
+                                                         {"threads", &Sitting::threads},
+                                                         {"config", &Sitting::config},
+                                                         {"fingerprint", &Sitting::fingerprint},
+                                                         {"ledger", &Sitting::ledger}}};
+  return fields;
+}
+
+template <class T>
+Json json_of(const T& value);
+
+Json json_of(const TimeBook& book) {
+  Json json = Json::object();
+  for (std::size_t i = 0; i < time_use_count; ++i) {
+    json[std::string(word_of(static_cast<TimeUse>(i)))] = book.seconds[i];
+  }
+  return json;
+}
+
+template <class T>
+Json json_of(const T& value) {
+  Json json = Json::object();
+  for (const Field<T>& field : fields_of(value)) {
+    std::visit(
+        [&](const auto& member) {
+          const auto& own = value.*member;
+          using Own = std::decay_t<decltype(own)>;
+          if constexpr (std::is_same_v<Own, JsonText>) {
+            json[field.name] = parse_ordered_json(own.text);
+          } else if constexpr (std::is_same_v<Own, TimeBook>) {
+            json[field.name] = json_of(own);
+          } else if constexpr (std::is_same_v<Own, std::vector<UsedPlugin>>) {
+            json[field.name] = Json::array();
+            for (const UsedPlugin& plugin : own) {
+              json[field.name].push_back(json_of(plugin));
+            }
+          } else {
+            json[field.name] = own;
+          }
+        },
+        field.member);
+  }
+  return json;
+}
+
+[[noreturn]] void refuse(const std::string& problem) { throw JsonProblem(problem); }
+
+const Json& list_of(const Json& value, const std::string& name, std::size_t most) {
+  if (!value.is_array() || value.size() > most) {
+    refuse(fmt::format("'{}' is not a list of at most {}", name, most));
+  }
+  return value;
+}
+
+TimeBook book_of(const Json& value) {
+  TimeBook book;
+  if (!value.is_object()) {
+    refuse("'ledger' is not an object");
+  }
+  for (const auto& [name, seconds] : value.items()) {
+    std::size_t use = 0;
+    while (use < time_use_count && word_of(static_cast<TimeUse>(use)) != name) {
+      ++use;
+    }
+    if (use == time_use_count) {
+      refuse(fmt::format("'ledger' has the unknown member '{}'", shown(name)));
+    }
+    book.seconds[use] = json_value<double>(seconds, "ledger." + name);
+  }
+  return book;
+}
+
+/// `absent`: members that may be left out.
+template <class T>
+T structure_of(const Json& value, const std::string& what,
+               std::initializer_list<std::string_view> absent = {}) {
+  T out{};
+  if (!value.is_object()) {
+    refuse(fmt::format("'{}' is not an object", what));
+  }
+  std::size_t known = 0;
+  for (const Field<T>& field : fields_of(out)) {
+    const auto found = value.find(field.name);
+    if (found == value.end()) {
+      if (std::ranges::find(absent, field.name) == absent.end()) {
+        refuse(fmt::format("'{}' has no member '{}'", what, field.name));
+      }
+      continue;
+    }
+    ++known;
+    std::visit(
+        [&](const auto& member) {
+          auto& own = out.*member;
+          using Own = std::decay_t<decltype(own)>;
+          if constexpr (std::is_same_v<Own, JsonText>) {
+            if (!found->is_object()) {
+              refuse(fmt::format("'{}' is not an object", field.name));
+            }
+            own.text = json_text(*found);
+          } else if constexpr (std::is_same_v<Own, TimeBook>) {
+            own = book_of(*found);
+          } else if constexpr (std::is_same_v<Own, std::vector<UsedPlugin>>) {
+            for (const Json& one : list_of(*found, field.name, most_plugins)) {
+              own.push_back(structure_of<UsedPlugin>(one, "plugins"));
+            }
+          } else if constexpr (std::is_same_v<Own, std::vector<std::string>>) {
+            for (const Json& one : list_of(*found, field.name, most_words)) {
+              own.push_back(json_value<std::string>(one, field.name));
+            }
+          } else {
+            own = json_value<Own>(*found, field.name);
+          }
+        },
+        field.member);
+  }
+  if (known != value.size()) {
+    for (const auto& [name, ignored] : value.items()) {
+      const auto& fields = fields_of(out);
+      if (std::ranges::none_of(fields, [&](const Field<T>& f) { return name == f.name; })) {
+        refuse(fmt::format("'{}' has the unknown member '{}'", what, shown(name)));
+      }
+    }
+  }
+  return out;
+}
+
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+double number_of(const Json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN()
+                         : json_value<double>(value, "curve");
+}
+
+CurvePoint point_of(const Json& value) {
+  if (!value.is_array() || value.size() < 4 || value.size() > 5) {
+    refuse("'curve' has a point that is not [step, loss, grad_norm, lr, validation_loss]");
+  }
+  CurvePoint point{.step = json_value<std::int64_t>(value[0], "curve"),
+                   .loss = number_of(value[1]),
+                   .grad_norm = number_of(value[2]),
+                   .lr = number_of(value[3])};
+  if (value.size() == 5) {
+    point.validation_loss = number_of(value[4]);
+  }
+  return point;
+}
+
+void check_order(const RunRecord& record) {
+  std::int64_t done = -1;
+  for (std::size_t i = 0; i < record.sittings.size(); ++i) {
+    const Sitting& one = record.sittings[i];
+    if (one.from < 0 || one.to < one.from) {
+      refuse(fmt::format("sitting {} goes from step {} to step {}", i + 1, one.from, one.to));
+    }
+    // One that starts again from an older checkpoint takes the steps of those before it.
+    if (done >= 0 && one.from > done && !(i == 1 && record.left_out > 0)) {
+      refuse(fmt::format("sitting {} begins at step {}, and the one before ends at step {}", i + 1,
+                         one.from, done));
+    }
+    done = one.to;
+  }
+  std::int64_t step = 0;
+  for (const CurvePoint& point : record.curve) {
+    if (point.step <= step || point.step > record.step()) {
+      refuse(fmt::format("'curve' has step {} after step {}, of {}", point.step, step,
+                         record.step()));
+    }
+    step = point.step;
+  }
+}
+
+std::string home_folder() { return environment_variable("HOME").value_or(""); }
+
+/// The rest of a path that is below a folder; nothing for all others.
+std::optional<std::string> below(const std::string& path, const std::string& folder) {
+  if (folder.size() < 2 || !path.starts_with(folder)) {
+    return std::nullopt;
+  }
+  std::string rest = path.substr(folder.size());
+  if (rest.empty() || rest == "/") {
+    return "";
+  }
+  return rest.starts_with('/') ? std::optional(rest.substr(1)) : std::nullopt;
+}
+
+void make_public(Json& value) {
+  if (value.is_string()) {
+    value = public_path(value.get<std::string>());
+  } else if (value.is_structured()) {
+    for (Json& one : value) {
+      make_public(one);
+    }
+  }
+}
+
+/// Sections of a description that say where this machine writes and whom it tells.
+constexpr std::array<std::string_view, 4> outputs = {"log", "sinks", "checkpoint", "trace"};
+
+}  // namespace
+
+void thin_curve(std::vector<CurvePoint>& curve) {
+  const auto every_of = [&](bool validated) {
+    std::int64_t every = 1;
+    const auto kept = [&] {
+      return static_cast<std::size_t>(std::ranges::count_if(curve, [&](const CurvePoint& point) {
+        return point.validation_loss.has_value() == validated && point.step % every == 0;
+      }));
+    };
+    while (kept() > most_points) {
+      every *= 2;
+    }
+    return every;
+  };
+  if (curve.empty()) {
+    return;
+  }
+  // Of steps, the stride depends on the last one alone, so that thinning early or late is the same.
+  std::int64_t steps = 1;
+  while (curve.back().step / steps > static_cast<std::int64_t>(most_points)) {
+    steps *= 2;
+  }
+  const std::int64_t validated = every_of(true);
+  const std::int64_t last = curve.back().step;
+  std::erase_if(curve, [&](const CurvePoint& point) {
+    return point.step != last && point.step % (point.validation_loss ? validated : steps) != 0;
+  });
+}
+
+void limit_sittings(RunRecord& record) {
+  if (record.sittings.size() > most_sittings) {
+    const std::size_t more = record.sittings.size() - most_sittings;
+    record.sittings.erase(record.sittings.begin() + 1,
+                          record.sittings.begin() + 1 + static_cast<std::ptrdiff_t>(more));
+    record.left_out += static_cast<std::int64_t>(more);
+  }
+}
+
+std::string to_json(const RunRecord& record) {
+  Json sittings = Json::array();
+  for (std::size_t i = 0; i < record.sittings.size(); ++i) {
+    Json one = json_of(record.sittings[i]);
+    if (i + 1 < record.sittings.size()) {
+      const Sitting& next = record.sittings[i + 1];
+      if (next.config.text == record.sittings[i].config.text) {
+        one.erase("config");
+      }
+      if (next.fingerprint.text == record.sittings[i].fingerprint.text) {
+        one.erase("fingerprint");
+      }
+    }
+    sittings.push_back(std::move(one));
+  }
+  Json curve = Json::array();
+  for (const CurvePoint& point : record.curve) {
+    Json numbers = {point.step, number(point.loss), number(point.grad_norm),
+                           number(point.lr)};
+    if (point.validation_loss) {
+      numbers.push_back(number(*point.validation_loss));
+    }
+    curve.push_back(std::move(numbers));
+  }
+  return json_text(Json{{"version", record_version},
+                               {"sittings", std::move(sittings)},
+                               {"sittings_left_out", record.left_out},
+                               {"curve", std::move(curve)}});
+}
+
+ReadRecord read_record(const std::string& json) {
+  ReadRecord read;
+  const ParsedJson parsed = parse_json_object(json, limits);
+  if (!parsed.problem.empty()) {
+    read.problem = parsed.problem;
+    return read;
+  }
+  try {
+    const Json members = parse_ordered_json(json);
+    for (const auto& [name, value] : members.items()) {
+      if (name == "version") {
+        if (json_value<std::int64_t>(value, name) != record_version) {
+          refuse(fmt::format("it is of version {}, and this program knows {}",
+                             json_value<std::int64_t>(value, name), record_version));
+        }
+      } else if (name == "sittings") {
+        for (const Json& one : list_of(value, name, most_sittings)) {
+          read.record.sittings.push_back(
+              structure_of<Sitting>(one, name, {"config", "fingerprint"}));
+        }
+      } else if (name == "sittings_left_out") {
+        read.record.left_out = json_value<std::int64_t>(value, name);
+      } else if (name == "curve") {
+        for (const Json& one : list_of(value, name, 2 * most_points + 1)) {
+          read.record.curve.push_back(point_of(one));
+        }
+      } else {
+        refuse(fmt::format("it has the unknown member '{}'", shown(name)));
+      }
+    }
+    if (!members.contains("version") || read.record.sittings.empty()) {
+      refuse("it has no version or no sitting");
+    }
+    for (std::size_t i = read.record.sittings.size(); i-- > 0;) {
+      Sitting& one = read.record.sittings[i];
+      const bool last = i + 1 == read.record.sittings.size();
+      for (JsonText Sitting::*member : {&Sitting::config, &Sitting::fingerprint}) {
+        if ((one.*member).text == JsonText().text) {
+          if (last) {
+            refuse("its last sitting has no config or no fingerprint");
+          }
+          (one.*member).text = (read.record.sittings[i + 1].*member).text;
+        }
+      }
+    }
+    check_order(read.record);
+  } catch (const Error& error) {
+    read = {.record = {}, .problem = error.what()};
+  } catch (const std::exception& error) {
+    read = {.record = {}, .problem = json_problem(error)};
+    if (read.problem.empty()) {
+      throw;
+    }
+  }
+  return read;
+}
+
+std::string public_path(const std::string& path) {
+  if (!path.starts_with('/')) {
+    return path;
+  }
+  std::error_code ignored;
+  const std::string working = fs::current_path(ignored).string();
+  if (const auto rest = below(path, working); rest && working != home_folder()) {
+    return rest->empty() ? "." : *rest;
+  }
+  if (const auto rest = below(path, home_folder())) {
+    return rest->empty() ? "~" : "~/" + *rest;
+  }
+  return path;
+}
+
+std::string own_path(const std::string& path) {
+  const std::string home = home_folder();
+  return path.starts_with("~/") && !home.empty() ? home + path.substr(1) : path;
+}
+
+std::string public_config(const RunSpec& spec) {
+  Json config = parse_ordered_json(to_json(spec));
+  Json saved = Json::object();  // what determines which tensors a checkpoint has
+  for (const char* key : {"every", "weights"}) {
+    if (const auto found = config["checkpoint"].find(key); found != config["checkpoint"].end()) {
+      saved[key] = *found;
+    }
+  }
+  for (const std::string_view section : outputs) {
+    config.erase(std::string(section));
+  }
+  config["checkpoint"] = std::move(saved);
+  make_public(config);
+  return json_text(config);
+}
+
+std::vector<std::string> public_command(const std::vector<std::string>& words) {
+  std::vector<std::string> out;
+  for (const std::string& word : words) {
+    const std::size_t equals = word.find('=');
+    const std::string key = word.substr(0, equals);
+    const std::string section = key.substr(0, key.find_first_of(".["));
+    const bool is_output =
+        equals != std::string::npos && std::ranges::find(outputs, section) != outputs.end();
+    std::string own = is_output                      ? key + "=..."
+                      : equals == std::string::npos ? public_path(word)
+                                                    : word;
+    // "data.text=[\"/home/me/a.txt\"]"
+    const std::string home = home_folder() + "/";
+    for (std::size_t at = 0; home.size() > 2 && (at = own.find(home, at)) != std::string::npos;) {
+      own.replace(at, home.size(), "~/");
+    }
+    out.push_back(std::move(own));
+  }
+  return out;
+}
+
+}  // namespace tessera::runs
