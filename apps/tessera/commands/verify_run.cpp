@@ -55,6 +55,8 @@ void export_again(const runs::VerifyPlan& plan, const std::string& scratch,
                   const std::string& to) {
   const runs::ExportForm& form = plan.exported->form;
   export_checkpoint({.checkpoint = checkpoint_folder(scratch, plan.exported->step),
+                     .base = {},
+                     .merged = {},
                      .folder = to,
                      .dtype = form.dtype,
                      .gguf = form.format == "gguf",

@@ -36,7 +36,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
-import :other_layout;
+import :asked_spec;
 
 namespace tessera::runs {
 namespace {

@@ -29,7 +29,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.checkpoint;
 import tessera.train;
-import :other_layout;
+import :asked_spec;
 
 namespace tessera::runs {
 namespace {
@@ -87,21 +87,14 @@ RunSpec spec_of(const Sitting& sitting, const std::string& where, const std::str
   };
   place(place, config);
   RunSpec spec = spec_of_json(json_text(config), where, folder);
-  spec.checkpoint.resume = "never";
-  spec.train.heal = false;
-  spec.data.exclude.clear();
-  spec.graph.dump.clear();
-  spec.graph.program.clear();
-  if (const std::optional<SpikePolicy> policy = spike_policy(spec);
-      !policy || policy->action != SpikeAction::skip) {
-    spec.train.on_spike.text = R"({"over": 1e300, "action": "skip"})";
-  }
+  remove_outputs(spec);
   return spec;
 }
 
 Fingerprint fingerprint_of(const Sitting& sitting) {
   Fingerprint values;
-  for (const auto& [name, value] : parse_ordered_json(sitting.fingerprint.text).items()) {
+  const Json all = parse_ordered_json(sitting.fingerprint.text);
+  for (const auto& [name, value] : all.items()) {
     values[name] = json_text(value);
   }
   return values;
@@ -486,9 +479,12 @@ void compare_numbers(const VerifyPlan& plan, const VerifyStretch& stretch, const
   const double none = std::numeric_limits<double>::quiet_NaN();
   for (const RecordedNumbers& recorded : plan.numbers) {
     for (const CurvePoint& then : recorded.points) {
-      const auto found = computed.find(then.step);
-      if (then.step < plan.first || found == computed.end()) {
+      if (then.step < plan.first || then.step <= stretch.from || then.step > stretch.to) {
         continue;
+      }
+      const auto found = computed.find(then.step);
+      if (found == computed.end()) {
+        fail({.thing = "verify", .wrong = fmt::format("step {} was not taken", then.step)});
       }
       const CurvePoint& now = found->second;
       const auto compare = [&](const char* name, double expected, double got) {
