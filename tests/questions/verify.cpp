@@ -33,11 +33,10 @@ struct Answer {
   std::string error;
 };
 
-/// `tessera arguments` in the folder, which is also the home folder. `before`: environment
-/// variables.
-Answer ask(const Folder& folder, const std::string& arguments, const std::string& before = "") {
-  const std::string command = "cd " + folder.path().string() + " && HOME=" +
-                              folder.path().string() + " " + before + " " TESSERA_PROGRAM " " +
+/// `tessera arguments` in the folder, which is also the home folder.
+Answer ask(const Folder& folder, const std::string& arguments) {
+  const std::string command = "cd " + folder.path().string() +
+                              " && HOME=" + folder.path().string() + " " TESSERA_PROGRAM " " +
                               arguments + " > out.txt 2> error.txt";
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "out.txt"),
@@ -60,9 +59,8 @@ Json verify(const Folder& folder, const std::string& arguments, int code = 0) {
   return verdict;
 }
 
-std::string refusal(const Folder& folder, const std::string& arguments,
-                    const std::string& before = "") {
-  const Answer answer = ask(folder, "verify " + arguments, before);
+std::string refusal(const Folder& folder, const std::string& arguments) {
+  const Answer answer = ask(folder, "verify " + arguments);
   INFO(arguments << "\n" << answer.out << answer.error);
   CHECK(answer.code == 2);
   CHECK(answer.out.empty());
@@ -86,8 +84,9 @@ heads = 2
 kv_heads = 2
 ffn_dim = 32
 )";
-const std::string data = "[data]\ntext = [\"text.txt\"]\nseq_len = 16\nvalidation = 0.1\n"
-                         "validate_every = 3\n";
+const std::string data =
+    "[data]\ntext = [\"text.txt\"]\nseq_len = 16\nvalidation = 0.1\n"
+    "validate_every = 3\n";
 const std::string saved = "[checkpoint]\nfolder = \"saved\"\nevery = 4\nkeep = 0\n";
 const std::string sharded =
     "[mesh]\naxes = [\"shard\"]\nshape = [2]\n[[parallel]]\nstyle = \"FSDP\"\naxis = \"shard\"\n"
@@ -186,8 +185,9 @@ TEST_CASE("the record of a run goes on when it is continued, on another mesh and
   train(folder);
   train(folder, "train.steps=6 checkpoint.keep=1");
   folder.write("run.toml", read_file(folder / "run.toml") + sharded);
-  train(folder, "train.steps=9 checkpoint.keep=1 optimizer.weight_decay=0.2 "
-                "'checkpoint.allow=[\"optimizer.weight_decay\"]'");
+  train(folder,
+        "train.steps=9 checkpoint.keep=1 optimizer.weight_decay=0.2 "
+        "'checkpoint.allow=[\"optimizer.weight_decay\"]'");
   REQUIRE(folder.names_below("saved").front() == "step-00000009");
   const Json record = Json::parse(stored(folder, "9"));
   REQUIRE(record["sittings"].size() == 3);
@@ -206,7 +206,7 @@ TEST_CASE("the record of a run goes on when it is continued, on another mesh and
   CHECK(verify(folder, "saved")["checkpoints"].size() == 1);
   const std::string info = ask(folder, "checkpoint info saved/step-00000009").out;
   CHECK(has(info, "3 starts"));
-  CHECK(has(info, "the last one from step 6 on, on mesh(shard=2)"));
+  CHECK(has(info, "the last one after step 6, on mesh(shard=2)"));
 }
 
 TEST_CASE("a run that was changed afterwards is not the same, and the verdict names what") {
@@ -246,8 +246,9 @@ TEST_CASE("a run that was changed afterwards is not the same, and the verdict na
   folder.write("metrics.jsonl", metrics);
 
   // A checkpoint of another run in the place of one.
-  REQUIRE(ask(folder, "train run.toml train.seed=7 train.steps=4 checkpoint.folder=other "
-                      "log.metrics=other.jsonl")
+  REQUIRE(ask(folder,
+              "train run.toml train.seed=7 train.steps=4 checkpoint.folder=other "
+              "log.metrics=other.jsonl")
               .code == 0);
   fs::rename(folder / "saved/step-00000004", folder / "mine");
   fs::copy(folder / "other/step-00000004", folder / "saved/step-00000004",
@@ -407,16 +408,30 @@ TEST_CASE("an export is verified by computing it again, whatever its record says
 
 TEST_CASE("what cannot be verified is one error that says what is missing") {
   const Folder folder;
-  write_run(folder, "steps = 4\n", sharded);
+  write_run(folder, "steps = 4\n", sharded + "[plugins]\npaths = [\"own/FSDP.so\"]\n");
+  fs::create_directory(folder / "own");
+  for (const auto& entry : fs::directory_iterator(std::getenv("TESSERA_PLUGIN_PATH"))) {
+    if (has(entry.path().filename(), "FSDP") && entry.path().extension() == ".so") {
+      fs::copy_file(entry.path(), folder / "own/FSDP.so");
+    }
+  }
   CHECK(has(refusal(folder, "nowhere"), "there is no such folder"));
   CHECK(has(refusal(folder, "."), "neither a checkpoint nor record.json"));
   train(folder);
   for (const char* steps : {"0:2", "3:2", "2:5", "4", "a:b", "1:2:3", "99999999999999999999:1"}) {
     CHECK(has(refusal(folder, std::string("saved --steps ") + steps), "--steps"));
   }
-  fs::create_directory(folder / "empty");
-  const std::string gone = refusal(folder, "saved", "TESSERA_PLUGIN_PATH=" + folder / "empty");
-  CHECK(has(gone, "FSDP"));
+  const std::string good = stored(folder, "4");
+  Json record = Json::parse(good);
+  record["sittings"][0]["plugins"][0]["hash"] = "0123";
+  store(folder, "4", record.dump());
+  CHECK(has(verify(folder, "saved")["notes"].dump(), "the plugin FSDP was 0.1.0 (0123)"));
+  store(folder, "4", good);
+  REQUIRE(ask(folder, "checkpoint export saved/step-00000004 --to shared").code == 0);
+  fs::rename(folder / "own/FSDP.so", folder / "own/other.so");
+  CHECK(has(refusal(folder, "saved"), "FSDP.so"));
+  CHECK(has(refusal(folder, "shared"), "FSDP.so"));
+  fs::rename(folder / "own/other.so", folder / "own/FSDP.so");
   std::string text = read_file(folder / "text.txt");
   text[100] ^= 1;
   folder.write("text.txt", text);
@@ -434,7 +449,8 @@ TEST_CASE("two runs are verified at once, and a record says no secrets") {
   CHECK_FALSE(has(record, "secret-folder"));
   CHECK_FALSE(has(record, folder.path().string()));
   CHECK(has(record, "log.tensorboard=..."));
-  const std::string one = "cd " + folder.path().string() + " && " TESSERA_PROGRAM " verify saved ";
+  const std::string one = "cd " + folder.path().string() + " && HOME=" + folder.path().string() +
+                          " " TESSERA_PROGRAM " verify saved ";
   CHECK(std::system(("(" + one + "> a.txt) & (" + one + "> b.txt); wait").c_str()) == 0);
   for (const char* file : {"a.txt", "b.txt"}) {
     CHECK(has(read_file(folder / file), "the same in all bits: steps 1 to 4"));

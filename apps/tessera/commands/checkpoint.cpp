@@ -242,7 +242,7 @@ std::string text_of(const hub::ModelShape& model) {
 }
 
 std::string export_adapter(const ExportArguments& arguments, const CheckpointReader& reader,
-                    const hub::Updates& updates, const hub::ModelShape& model) {
+                           const hub::Updates& updates, const hub::ModelShape& model) {
   if (updates.empty()) {
     fail_input({.thing = arguments.checkpoint,
                 .wrong = "its model has no low-rank updates (LoRA)",
@@ -428,21 +428,21 @@ std::string exported_classes(const ExportArguments& arguments, const hub::WholeC
   const CheckpointReader& reader = whole.reader();
   if (auto encoder = encoders::stored_encoder(reader.meta(), reader.path())) {
     return export_classes(arguments, whole,
-                   {.what = fmt::format("an encoder ({})", encoder->family),
-                    .dtype = encoder->dtype,
-                    .labels = encoder->labels.size(),
-                    .write = [&](const TensorSource& tensors, const std::string& folder) {
-                      encoders::write_encoder_folder(*encoder, tensors, folder, "model.");
-                    }});
+                          {.what = fmt::format("an encoder ({})", encoder->family),
+                           .dtype = encoder->dtype,
+                           .labels = encoder->labels.size(),
+                           .write = [&](const TensorSource& tensors, const std::string& folder) {
+                             encoders::write_encoder_folder(*encoder, tensors, folder, "model.");
+                           }});
   }
   if (auto decoder = hub::stored_classifier(reader.meta(), reader.path())) {
     return export_classes(arguments, whole,
-                   {.what = fmt::format("a decoder ({})", decoder->model.family),
-                    .dtype = decoder->model.dtype,
-                    .labels = decoder->labels.size(),
-                    .write = [&](const TensorSource& tensors, const std::string& folder) {
-                      hub::write_classifier_folder(*decoder, tensors, folder, "model.");
-                    }});
+                          {.what = fmt::format("a decoder ({})", decoder->model.family),
+                           .dtype = decoder->model.dtype,
+                           .labels = decoder->labels.size(),
+                           .write = [&](const TensorSource& tensors, const std::string& folder) {
+                             hub::write_classifier_folder(*decoder, tensors, folder, "model.");
+                           }});
   }
   return "";
 }

@@ -57,7 +57,7 @@ struct RunStatements {
 /// The scalar of a checkpoint that has the record of its run.
 const std::string record_scalar = std::string("progress.text.") + runs::record_text;
 
-/// "3 starts, the last one by 'tessera train run.toml', 1.5 h".
+/// "3 starts (12 s), the last one after step 20, on mesh(shard=2), by tessera train run.toml".
 std::string text_of(const runs::RunRecord& record) {
   const runs::Sitting& last = record.sittings.back();
   std::string command;
@@ -68,7 +68,7 @@ std::string text_of(const runs::RunRecord& record) {
   for (const runs::Sitting& one : record.sittings) {
     seconds += one.ledger.total();
   }
-  return fmt::format("{} ({:.0f} s), the last one from step {} on {}, by {}",
+  return fmt::format("{} ({:.0f} s), the last one after step {}, on {}, by {}",
                      count_text(std::ssize(record.sittings) + record.left_out, "start"), seconds,
                      last.from, shown(last.mesh),
                      command.empty() ? "a program of its own" : shown(command));

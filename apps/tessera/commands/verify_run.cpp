@@ -51,8 +51,7 @@ std::pair<std::int64_t, std::int64_t> steps_of(const std::string& text) {
 }
 
 /// Exports what was computed again as the export was made.
-void export_again(const runs::VerifyPlan& plan, const std::string& scratch,
-                  const std::string& to) {
+void export_again(const runs::VerifyPlan& plan, const std::string& scratch, const std::string& to) {
   const runs::ExportForm& form = plan.exported->form;
   export_checkpoint({.checkpoint = checkpoint_folder(scratch, plan.exported->step),
                      .base = {},
@@ -73,19 +72,13 @@ Json as_json(const runs::VerifyPlan& plan, const runs::Verdict& verdict,
   }
   Json differences = Json::array();
   for (const runs::VerifyDifference& one : verdict.differences) {
-    differences.push_back({{"what", one.what},
-                           {"step", one.step},
-                           {"expected", one.expected},
-                           {"got", one.got}});
+    differences.push_back(
+        {{"what", one.what}, {"step", one.step}, {"expected", one.expected}, {"got", one.got}});
   }
-  return {{"same", verdict.same()},
-          {"first", plan.first},
-          {"last", plan.last},
-          {"numbers", verdict.numbers},
-          {"checkpoints", checkpoints},
-          {"files", verdict.files},
-          {"differences", differences},
-          {"notes", notes}};
+  return {{"same", verdict.same()},     {"first", plan.first},
+          {"last", plan.last},          {"numbers", verdict.numbers},
+          {"checkpoints", checkpoints}, {"files", verdict.files},
+          {"differences", differences}, {"notes", notes}};
 }
 
 void print_verdict(const runs::VerifyPlan& plan, const runs::Verdict& verdict,
@@ -112,9 +105,8 @@ void print_verdict(const runs::VerifyPlan& plan, const runs::Verdict& verdict,
   if (verdict.differences.size() > most) {
     fmt::print("and {} more\n", verdict.differences.size() - most);
   }
-  fmt::print("{}: steps {} to {} of {}\n",
-             verdict.same() ? "the same in all bits" : "NOT the same", plan.first, plan.last,
-             shown(plan.run.folder));
+  fmt::print("{}: steps {} to {} of {}\n", verdict.same() ? "the same in all bits" : "NOT the same",
+             plan.first, plan.last, shown(plan.run.folder));
 }
 
 }  // namespace

@@ -93,7 +93,8 @@ std::string time_text(const RunRecord& record) {
 
 /// Who trained which steps with what, and the curve's main numbers.
 std::string history_text(const ReadRecord& read, const std::string& weights) {
-  std::string text = fmt::format("\n## How it was trained\n\nHash of its weights: {}\n", code(weights));
+  std::string text =
+      fmt::format("\n## How it was trained\n\nHash of its weights: {}\n", code(weights));
   if (!read.problem.empty()) {
     return text + fmt::format("\nThe checkpoint's record of its run: {}.\n", cell(read.problem));
   }
@@ -103,9 +104,9 @@ std::string history_text(const ReadRecord& read, const std::string& weights) {
       "| steps | begun | command | program | plugins | machine | mesh |\n"
       "| --- | --- | --- | --- | --- | --- | --- |\n",
       count_text(record.step(), "step"), time_text(record),
-      record.left_out == 0 ? ""
-                           : fmt::format(", with {} that are not listed",
-                                         count_text(record.left_out, "start")));
+      record.left_out == 0
+          ? ""
+          : fmt::format(", with {} that are not listed", count_text(record.left_out, "start")));
   for (const Sitting& one : record.sittings) {
     std::string plugins;
     for (const UsedPlugin& plugin : one.plugins) {
@@ -118,20 +119,21 @@ std::string history_text(const ReadRecord& read, const std::string& weights) {
     }
     text += fmt::format("| {}-{} | {} | {} | {} {} | {} | {}, {}, {} x {} | {} |\n", one.from + 1,
                         one.to, cell(one.begun),
-                        command.empty() ? "a program of its own" : code(command),
-                        cell(one.version), code(one.program), plugins.empty() ? "-" : code(plugins),
-                        cell(one.processor), cell(one.system),
-                        count_text(one.machines, "machine"), count_text(one.cores, "core"),
-                        cell(one.mesh));
+                        command.empty() ? "a program of its own" : code(command), cell(one.version),
+                        code(one.program), plugins.empty() ? "-" : code(plugins),
+                        cell(one.processor), cell(one.system), count_text(one.machines, "machine"),
+                        count_text(one.cores, "core"), cell(one.mesh));
   }
   const CurvePoint* best = nullptr;
   for (const CurvePoint& point : record.curve) {
-    if (point.validation_loss && (best == nullptr || *point.validation_loss < *best->validation_loss)) {
+    if (point.validation_loss &&
+        (best == nullptr || *point.validation_loss < *best->validation_loss)) {
       best = &point;
     }
   }
   if (!record.curve.empty()) {
-    text += fmt::format("\nLoss of step {}: {}", record.curve.back().step, record.curve.back().loss);
+    text +=
+        fmt::format("\nLoss of step {}: {}", record.curve.back().step, record.curve.back().loss);
     text += best == nullptr ? ".\n"
                             : fmt::format("; best validation loss {}, after step {}.\n",
                                           *best->validation_loss, best->step);

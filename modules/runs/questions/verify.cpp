@@ -45,7 +45,8 @@ std::string checkpoints_meant(const std::string& folder) {
                 .wrong = "there is no such folder",
                 .expected = "the folder of a run, of its checkpoints, or of an export"});
   }
-  if (!checkpoints_in(folder).empty() || fs::exists(fs::path(folder) / "checkpoint.json", ignored)) {
+  if (!checkpoints_in(folder).empty() ||
+      fs::exists(fs::path(folder) / "checkpoint.json", ignored)) {
     return folder;
   }
   std::vector<std::string> found;
@@ -105,8 +106,7 @@ void use_recorded_plugins(const Sitting& sitting, const std::string& folder,
   RunSpec loads;  // a family of models may be in one of them
   const Json config = parse_ordered_json(sitting.config.text);
   const Json named = config.value("plugins", Json::object());
-  for (const Json& path :
-       named.is_object() ? named.value("paths", Json::array()) : Json::array()) {
+  for (const Json& path : named.is_object() ? named.value("paths", Json::array()) : Json::array()) {
     if (path.is_string()) {
       loads.plugins.paths.push_back(
           (fs::path(folder) / own_path(path.get<std::string>())).string());
@@ -185,7 +185,8 @@ void plan_export(const VerifyRequest& request, VerifyPlan& plan) {
   plan.numbers.push_back({.where = record_file, .points = plan.record.curve});
 }
 
-/// The numbers of an earlier checkpoint's record; what is wrong with it is told when it is compared.
+/// The numbers of an earlier checkpoint's record; what is wrong with it is told when it is
+/// compared.
 void add_record(const std::string& path, VerifyPlan& plan) {
   try {
     const CheckpointReader reader(path, OpenFiles::when_read);
@@ -230,19 +231,19 @@ void plan_stretches(const VerifyRequest& request, VerifyPlan& plan) {
       continue;
     }
     if (sitting->from > done) {
-      fail_input(
-          {.thing = shown(request.folder),
-           .wrong = fmt::format("the record does not say how steps {} to {} were taken", done + 1,
-                                sitting->from),
-           .expected = "steps that its sittings have taken",
-           .advice = "name later ones by --steps"});
+      fail_input({.thing = shown(request.folder),
+                  .wrong = fmt::format("the record does not say how steps {} to {} were taken",
+                                       done + 1, sitting->from),
+                  .expected = "steps that its sittings have taken",
+                  .advice = "name later ones by --steps"});
     }
-    VerifyStretch stretch{.from = done,
-                          .checkpoint = begin == nullptr || !plan.stretches.empty() ? "" : begin->path,
-                          .to = to,
-                          .spec = spec_of(*sitting, plan.run.folder, from),
-                          .fingerprint = fingerprint_of(*sitting),
-                          .mesh = sitting->mesh};
+    VerifyStretch stretch{
+        .from = done,
+        .checkpoint = begin == nullptr || !plan.stretches.empty() ? "" : begin->path,
+        .to = to,
+        .spec = spec_of(*sitting, plan.run.folder, from),
+        .fingerprint = fingerprint_of(*sitting),
+        .mesh = sitting->mesh};
     if (request.layout) {
       if (!stretch.spec.train.is_layout_free()) {
         fail_input({.thing = "--layout",
@@ -253,8 +254,7 @@ void plan_stretches(const VerifyRequest& request, VerifyPlan& plan) {
       }
       stretch.spec = with_layout(std::move(stretch.spec), *request.layout);
     }
-    const bool joined = !plan.stretches.empty() &&
-                        plan.stretches.back().mesh == stretch.mesh &&
+    const bool joined = !plan.stretches.empty() && plan.stretches.back().mesh == stretch.mesh &&
                         to_json(plan.stretches.back().spec) == to_json(stretch.spec) &&
                         plan.stretches.back().fingerprint == stretch.fingerprint;
     if (joined) {
@@ -314,10 +314,10 @@ std::string difference_text(const TensorSource& expected, const TensorSource& go
   constexpr std::size_t most = 3;
   std::vector<std::string> names;
   for (const TensorDifference& one : compare_tensors(expected, got)) {
-    names.push_back(one.problem.empty() ? fmt::format("{} ({} elements, by at most {:.3g})",
-                                                      shown(one.name), one.elements,
-                                                      one.max_absolute)
-                                        : fmt::format("{} ({})", shown(one.name), one.problem));
+    names.push_back(one.problem.empty()
+                        ? fmt::format("{} ({} elements, by at most {:.3g})", shown(one.name),
+                                      one.elements, one.max_absolute)
+                        : fmt::format("{} ({})", shown(one.name), one.problem));
   }
   const std::size_t all = names.size();
   names.resize(std::min(all, most));
@@ -396,9 +396,8 @@ OpenedRun open_stretch(const VerifyPlan& plan, const VerifyStretch& stretch,
     run.spec.graph.offload = scratch;
   }
   if (stretch.from > 0) {
-    run.spec.checkpoint.resume = stretch.checkpoint.empty()
-                                     ? checkpoint_folder(scratch, stretch.from)
-                                     : stretch.checkpoint;
+    run.spec.checkpoint.resume =
+        stretch.checkpoint.empty() ? checkpoint_folder(scratch, stretch.from) : stretch.checkpoint;
     // What was allowed to differ between sittings is in their records.
     run.spec.checkpoint.allow = allowable_names(run.spec.model.family);
   }
@@ -447,8 +446,7 @@ std::string verify_rank(const VerifyPlan& plan, const VerifyStretch& stretch,
     const std::int64_t step = trainer.done() + 1;
     world.set_progress(step, "verifying");
     const bool validates = validations.contains(step);
-    const StepResult result =
-        trainer.step(step == stretch.to || validates || saves.contains(step));
+    const StepResult result = trainer.step(step == stretch.to || validates || saves.contains(step));
     Json numbers = {step, number(result.loss), number(result.grad_norm), number(result.lr)};
     if (validates) {
       if (const std::optional<Validation> validation = trainer.validate()) {
@@ -513,11 +511,11 @@ void compare_checkpoints(const VerifyPlan& plan, const std::string& scratch, Ver
     verdict.checkpoints.emplace_back(target.step, weights);
     if (target.path.empty()) {
       if (target.weights != weights) {
-        verdict.differences.push_back({.what = fmt::format("the hash of the weights in {}",
-                                                           record_file),
-                                       .step = target.step,
-                                       .expected = shown(target.weights),
-                                       .got = weights});
+        verdict.differences.push_back(
+            {.what = fmt::format("the hash of the weights in {}", record_file),
+             .step = target.step,
+             .expected = shown(target.weights),
+             .got = weights});
       }
       continue;
     }
@@ -536,12 +534,11 @@ void compare_checkpoints(const VerifyPlan& plan, const std::string& scratch, Ver
                                        .expected = "that of the run",
                                        .got = read.problem});
       } else if (read.record.sittings.front().begun != plan.record.sittings.front().begun) {
-        verdict.differences.push_back({.what = fmt::format("the record in {}", target.path),
-                                       .step = target.step,
-                                       .expected = "that of the run which began at " +
-                                                   plan.record.sittings.front().begun,
-                                       .got = "one that began at " +
-                                              shown(read.record.sittings.front().begun)});
+        verdict.differences.push_back(
+            {.what = fmt::format("the record in {}", target.path),
+             .step = target.step,
+             .expected = "that of the run which began at " + plan.record.sittings.front().begun,
+             .got = "one that began at " + shown(read.record.sittings.front().begun)});
       }
     } catch (const Error& error) {
       differ = error.what();

@@ -15,12 +15,12 @@ export namespace tessera::runs {
 
 /// What is asked.
 struct VerifyRequest {
-  std::string folder;                      // of a run, of its checkpoints, a checkpoint, an export
-  std::vector<std::string> plugins = {};   // files or folders
-  std::int64_t first = 0;                  // steps [first, last], from 1; both 0: all
+  std::string folder;                     // of a run, of its checkpoints, a checkpoint, an export
+  std::vector<std::string> plugins = {};  // files or folders
+  std::int64_t first = 0;                 // steps [first, last], from 1; both 0: all
   std::int64_t last = 0;
-  std::string seen_from = {};              // where relative paths of an export are; empty: here
-  std::optional<RunSpec> layout = {};      // see open_replay
+  std::string seen_from = {};          // where relative paths of an export are; empty: here
+  std::optional<RunSpec> layout = {};  // see open_replay
 };
 
 /// Steps that one description takes, from one state on.
@@ -28,9 +28,9 @@ struct VerifyStretch {
   std::int64_t from = 0;        // steps that are done
   std::string checkpoint = {};  // of the run, that has them; empty: the stretch before saves them
   std::int64_t to = 0;
-  RunSpec spec = {};            // without outputs
+  RunSpec spec = {};  // without outputs
   Fingerprint fingerprint = {};
-  std::string mesh = {};        // by which the run has taken them
+  std::string mesh = {};  // by which the run has taken them
 };
 
 /// A checkpoint of the run, or the export's, that the repeated one must be.
@@ -101,7 +101,8 @@ struct Verdict {
 /// Adds what the numbers of a stretch say (verify_rank).
 void compare_numbers(const VerifyPlan& plan, const VerifyStretch& stretch, const std::string& json,
                      Verdict& verdict);
-/// Adds what the checkpoints in SCRATCH say, and of an export whether its files are as recorded.
+/// Adds what the checkpoints in SCRATCH say, and after the last step of an export whether its files
+/// are as recorded.
 void compare_checkpoints(const VerifyPlan& plan, const std::string& scratch, Verdict& verdict);
 /// Adds whether the files of an export are those that were exported again into a folder.
 void compare_exports(const VerifyPlan& plan, const std::string& folder, const std::string& again,

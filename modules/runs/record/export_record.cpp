@@ -85,8 +85,8 @@ std::string stored_hash(const TensorSource& source, std::string_view prefix) {
     if (!name.starts_with(prefix)) {
       continue;
     }
-    add_text(hash, fmt::format("{} {} {};", name, tessera::name_of(info.dtype),
-                               to_string(info.shape)));
+    add_text(hash,
+             fmt::format("{} {} {};", name, tessera::name_of(info.dtype), to_string(info.shape)));
     if (info.shape.product() > 0) {
       const Tensor whole = source.read(name);
       hash.add({static_cast<const std::byte*>(whole.raw_data()),
@@ -202,11 +202,11 @@ ExportRecord read_export_record(const std::string& folder) {
         throw JsonProblem(fmt::format("'export' has no member '{}'", name));
       }
     }
-    record.form = {.format = json_value<std::string>(form["format"], "format"),
-                   .dtype = json_value<std::string>(form["dtype"], "dtype"),
-                   .tokenizer = json_value<bool>(form["tokenizer"], "tokenizer"),
-                   .max_file_bytes =
-                       json_value<std::int64_t>(form["max_file_bytes"], "max_file_bytes")};
+    record.form = {
+        .format = json_value<std::string>(form["format"], "format"),
+        .dtype = json_value<std::string>(form["dtype"], "dtype"),
+        .tokenizer = json_value<bool>(form["tokenizer"], "tokenizer"),
+        .max_file_bytes = json_value<std::int64_t>(form["max_file_bytes"], "max_file_bytes")};
     record.files = files_of(json["files"], "files");
     record.data = files_of(json["data"], "data");
     record.excluded = json_text(json["excluded"]);

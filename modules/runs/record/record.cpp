@@ -44,10 +44,9 @@ struct Field {
 };
 
 const std::array<Field<UsedPlugin>, 3>& fields_of(const UsedPlugin& /*kind*/) {
-  static const std::array<Field<UsedPlugin>, 3> fields = {
-      {{"name", &UsedPlugin::name},
-       {"version", &UsedPlugin::version},
-       {"hash", &UsedPlugin::hash}}};
+  static const std::array<Field<UsedPlugin>, 3> fields = {{{"name", &UsedPlugin::name},
+                                                           {"version", &UsedPlugin::version},
+                                                           {"hash", &UsedPlugin::hash}}};
   return fields;
 }
 
@@ -191,9 +190,7 @@ T structure_of(const Json& value, const std::string& what,
   return out;
 }
 
-Json number(double value) {
-  return std::isfinite(value) ? Json(value) : Json(nullptr);
-}
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 double number_of(const Json& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN()
@@ -231,8 +228,8 @@ void check_order(const RunRecord& record) {
   std::int64_t step = 0;
   for (const CurvePoint& point : record.curve) {
     if (point.step <= step || point.step > record.step()) {
-      refuse(fmt::format("'curve' has step {} after step {}, of {}", point.step, step,
-                         record.step()));
+      refuse(
+          fmt::format("'curve' has step {} after step {}, of {}", point.step, step, record.step()));
     }
     step = point.step;
   }
@@ -321,17 +318,16 @@ std::string to_json(const RunRecord& record) {
   }
   Json curve = Json::array();
   for (const CurvePoint& point : record.curve) {
-    Json numbers = {point.step, number(point.loss), number(point.grad_norm),
-                           number(point.lr)};
+    Json numbers = {point.step, number(point.loss), number(point.grad_norm), number(point.lr)};
     if (point.validation_loss) {
       numbers.push_back(number(*point.validation_loss));
     }
     curve.push_back(std::move(numbers));
   }
   return json_text(Json{{"version", record_version},
-                               {"sittings", std::move(sittings)},
-                               {"sittings_left_out", record.left_out},
-                               {"curve", std::move(curve)}});
+                        {"sittings", std::move(sittings)},
+                        {"sittings_left_out", record.left_out},
+                        {"curve", std::move(curve)}});
 }
 
 ReadRecord read_record(const std::string& json) {
@@ -370,7 +366,7 @@ ReadRecord read_record(const std::string& json) {
     for (std::size_t i = read.record.sittings.size(); i-- > 0;) {
       Sitting& one = read.record.sittings[i];
       const bool last = i + 1 == read.record.sittings.size();
-      for (JsonText Sitting::*member : {&Sitting::config, &Sitting::fingerprint}) {
+      for (JsonText Sitting::* member : {&Sitting::config, &Sitting::fingerprint}) {
         if ((one.*member).text == JsonText().text) {
           if (last) {
             refuse("its last sitting has no config or no fingerprint");
@@ -435,7 +431,7 @@ std::vector<std::string> public_command(const std::vector<std::string>& words) {
     const std::string section = key.substr(0, key.find_first_of(".["));
     const bool is_output =
         equals != std::string::npos && std::ranges::find(outputs, section) != outputs.end();
-    std::string own = is_output                      ? key + "=..."
+    std::string own = is_output                     ? key + "=..."
                       : equals == std::string::npos ? public_path(word)
                                                     : word;
     // "data.text=[\"/home/me/a.txt\"]"

@@ -86,8 +86,9 @@ struct ReadRecord {
 /// problem, as are sittings and points that do not follow each other. Empty where it has one.
 ReadRecord read_record(const std::string& json);
 
-/// A description without outputs (log, sinks, trace, the folder of checkpoints), for people elsewhere: paths below
-/// the working directory are relative, those below the home folder begin with "~/".
+/// A description without outputs (log, sinks, trace, the folder of checkpoints), for people
+/// elsewhere: paths below the working directory are relative, those below the home folder begin
+/// with "~/".
 std::string public_config(const RunSpec& spec);
 /// A command without what its words set of outputs: "sinks=...". Paths as above.
 std::vector<std::string> public_command(const std::vector<std::string>& words);

@@ -105,12 +105,13 @@ std::string RecordKeeper::continue_from(const std::string& text, std::int64_t do
   }
   ReadRecord read = read_record(text);
   if (read.problem.empty() && read.record.step() != done) {
-    read.problem = fmt::format("it is of step {}, and the checkpoint of step {}",
-                               read.record.step(), done);
+    read.problem =
+        fmt::format("it is of step {}, and the checkpoint of step {}", read.record.step(), done);
   }
   if (!read.problem.empty()) {
-    return fmt::format("the checkpoint's record of its run is left out: {}; one begins after step {}",
-                       read.problem, done);
+    return fmt::format(
+        "the checkpoint's record of its run is left out: {}; one begins after step {}",
+        read.problem, done);
   }
   before_ = std::move(read.record);
   // Ranks that are started again in one start, and a run that goes back, continue its sitting.

@@ -127,8 +127,15 @@ TEST_CASE("no text makes more of a record than a problem") {
   const Json good = Json::parse(to_json(record));
   REQUIRE(read_record(good.dump()).problem.empty());
   // Each member of each part: absent, of each other type, and one more.
-  const std::vector<Json> values = {nullptr, true, -1, 1e400, 0.5, "text", Json::array(),
-                                    Json::object(), Json::array({1, 2, 3, 4, 5, 6})};
+  const std::vector<Json> values = {nullptr,
+                                    true,
+                                    -1,
+                                    1e400,
+                                    0.5,
+                                    "text",
+                                    Json::array(),
+                                    Json::object(),
+                                    Json::array({1, 2, 3, 4, 5, 6})};
   std::size_t tried = 0;
   const auto attack = [&](const Json::json_pointer& at) {
     for (const Json& value : values) {
@@ -159,8 +166,9 @@ TEST_CASE("no text makes more of a record than a problem") {
   }
   Json bad = good;
   bad["sittings"][1]["from"] = 5;
-  CHECK(read_record(bad.dump()).problem == "sitting 2 begins at step 5, and the one before ends at "
-                                           "step 4");
+  CHECK(read_record(bad.dump()).problem ==
+        "sitting 2 begins at step 5, and the one before ends at "
+        "step 4");
   bad = good;
   bad["curve"][1][0] = 7;
   CHECK(read_record(bad.dump()).problem == "'curve' has step 7 after step 1, of 6");
