@@ -24,7 +24,7 @@ export import :text_files;   // the files of data.text
 
 // What a run writes of its steps.
 export import :ledger;         // where the time of a run goes
-export import :record;         // what it says of itself, in checkpoints and exports
+export import :run_record;     // what it says of itself, in checkpoints and exports
 export import :export_record;  // and of what was exported of it
 export import :metrics;        // the metrics file
 export import :event_file;     // TensorBoard's event files
@@ -64,7 +64,7 @@ export import :device_fit;  // whether a device can run a step
 export import :trial;       // steps tried on the meta device, before ranks are started
 
 // From the checks before the start to the last step.
-export import :record_keeper;  // who keeps the record while it trains
+export import :record_writer;  // who keeps the record while it trains
 export import :facts;          // what is known of a run before its ranks start
 export import :saved_state;    // what a run begins with, compared with its description
 export import :start;          // what a run looks at before it starts

@@ -21,8 +21,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-Sitting sitting(std::int64_t from, std::int64_t to, const std::string& seed = "1") {
-  Sitting one{.from = from, .to = to, .begun = "2026-12-01T00:00:00.000Z"};
+Session session(std::int64_t from, std::int64_t to, const std::string& seed = "1") {
+  Session one{.from = from, .to = to, .begun = "2026-12-01T00:00:00.000Z"};
   one.command = {"tessera", "train", "a.toml"};
   one.config = {R"({"train":{"seed":)" + seed + "}}"};
   one.fingerprint = {R"({"data.content":"3 tokens abc"})"};
@@ -31,7 +31,7 @@ Sitting sitting(std::int64_t from, std::int64_t to, const std::string& seed = "1
   return one;
 }
 
-/// As RecordKeeper does, at once or after every few steps.
+/// As RecordWriter does, at once or after every few steps.
 std::vector<CurvePoint> thinned(std::int64_t steps, std::int64_t validate_every,
                                 std::int64_t thin_every) {
   std::vector<CurvePoint> curve;
@@ -51,7 +51,7 @@ std::vector<CurvePoint> thinned(std::int64_t steps, std::int64_t validate_every,
 
 TEST_CASE("a record that is written is read again") {
   RunRecord record;
-  record.sittings = {sitting(0, 4), sitting(4, 6), sitting(6, 9, "2")};
+  record.sessions = {session(0, 4), session(4, 6), session(6, 9, "2")};
   record.left_out = 3;
   record.curve = {{.step = 1, .loss = 0.1, .grad_norm = 1e300, .lr = 3e-4},
                   {.step = 3,
@@ -60,19 +60,19 @@ TEST_CASE("a record that is written is read again") {
                    .lr = 0,
                    .validation_loss = 1.0 / 3}};
   const std::string text = to_json(record);
-  // The second sitting has the config of neither neighbour that is written twice.
+  // The second session has the config of neither neighbour that is written twice.
   const Json json = Json::parse(text);
-  CHECK_FALSE(json["sittings"][0].contains("config"));
-  CHECK(json["sittings"][1].contains("config"));
-  CHECK_FALSE(json["sittings"][1].contains("fingerprint"));
+  CHECK_FALSE(json["sessions"][0].contains("config"));
+  CHECK(json["sessions"][1].contains("config"));
+  CHECK_FALSE(json["sessions"][1].contains("fingerprint"));
   const ReadRecord read = read_record(text);
   REQUIRE(read.problem.empty());
   CHECK(to_json(read.record) == text);
-  CHECK(read.record.sittings[0].config.text == record.sittings[0].config.text);
-  CHECK(read.record.sittings[2].fingerprint.text == record.sittings[2].fingerprint.text);
+  CHECK(read.record.sessions[0].config.text == record.sessions[0].config.text);
+  CHECK(read.record.sessions[2].fingerprint.text == record.sessions[2].fingerprint.text);
   CHECK(read.record.curve[1].validation_loss == 1.0 / 3);
   CHECK(std::isnan(read.record.curve[1].loss));
-  CHECK(read.record.sittings[0].ledger[TimeUse::compute] == 1.5);
+  CHECK(read.record.sessions[0].ledger[TimeUse::compute] == 1.5);
 }
 
 TEST_CASE("a curve of any length has few points, whenever it is thinned") {
@@ -109,20 +109,20 @@ TEST_CASE("a curve of any length has few points, whenever it is thinned") {
 TEST_CASE("a run that is started often keeps its first start and the last ones") {
   RunRecord record;
   for (int i = 0; i < 100; ++i) {
-    record.sittings.push_back(sitting(i, i + 1));
-    limit_sittings(record);
+    record.sessions.push_back(session(i, i + 1));
+    limit_sessions(record);
   }
-  CHECK(record.sittings.size() == most_sittings);
-  CHECK(record.left_out == 100 - static_cast<std::int64_t>(most_sittings));
-  CHECK(record.sittings.front().from == 0);
-  CHECK(record.sittings[1].to == 100 - static_cast<std::int64_t>(most_sittings) + 2);
+  CHECK(record.sessions.size() == most_sessions);
+  CHECK(record.left_out == 100 - static_cast<std::int64_t>(most_sessions));
+  CHECK(record.sessions.front().from == 0);
+  CHECK(record.sessions[1].to == 100 - static_cast<std::int64_t>(most_sessions) + 2);
   CHECK(record.step() == 100);
   CHECK(read_record(to_json(record)).problem.empty());
 }
 
 TEST_CASE("no text makes more of a record than a problem") {
   RunRecord record;
-  record.sittings = {sitting(0, 4), sitting(4, 6, "2")};
+  record.sessions = {session(0, 4), session(4, 6, "2")};
   record.curve = {{.step = 1, .loss = 0.5}, {.step = 2, .loss = 0.25, .validation_loss = 1}};
   const Json good = Json::parse(to_json(record));
   REQUIRE(read_record(good.dump()).problem.empty());
@@ -142,7 +142,7 @@ TEST_CASE("no text makes more of a record than a problem") {
       Json bad = good;
       bad[at] = value;
       const ReadRecord read = read_record(bad.dump());
-      CHECK((read.problem.empty() || read.record.sittings.empty()));
+      CHECK((read.problem.empty() || read.record.sessions.empty()));
       ++tried;
     }
     Json bad = good;
@@ -152,10 +152,10 @@ TEST_CASE("no text makes more of a record than a problem") {
   for (const auto& [name, value] : good.items()) {
     attack(Json::json_pointer("/" + name));
   }
-  for (const auto& [name, value] : good["sittings"][1].items()) {
-    attack(Json::json_pointer("/sittings/1/" + name));
+  for (const auto& [name, value] : good["sessions"][1].items()) {
+    attack(Json::json_pointer("/sessions/1/" + name));
     Json bad = good;
-    bad["sittings"][1].erase(name);
+    bad["sessions"][1].erase(name);
     CHECK_FALSE(read_record(bad.dump()).problem.empty());
   }
   CHECK(tried > 150);
@@ -165,9 +165,9 @@ TEST_CASE("no text makes more of a record than a problem") {
     CHECK_FALSE(read_record(text.substr(0, length)).problem.empty());
   }
   Json bad = good;
-  bad["sittings"][1]["from"] = 5;
+  bad["sessions"][1]["from"] = 5;
   CHECK(read_record(bad.dump()).problem ==
-        "sitting 2 begins at step 5, and the one before ends at "
+        "session 2 begins at step 5, and the one before ends at "
         "step 4");
   bad = good;
   bad["curve"][1][0] = 7;

@@ -190,17 +190,17 @@ TEST_CASE("the record of a run goes on when it is continued, on another mesh and
         "'checkpoint.allow=[\"optimizer.weight_decay\"]'");
   REQUIRE(folder.names_below("saved").front() == "step-00000009");
   const Json record = Json::parse(stored(folder, "9"));
-  REQUIRE(record["sittings"].size() == 3);
+  REQUIRE(record["sessions"].size() == 3);
   const std::vector<std::pair<int, int>> steps = {{0, 4}, {4, 6}, {6, 9}};
   for (std::size_t i = 0; i < 3; ++i) {
-    const Json& sitting = record["sittings"][i];
-    CHECK(sitting["from"] == steps[i].first);
-    CHECK(sitting["to"] == steps[i].second);
-    CHECK(sitting["mesh"] == (i < 2 ? "one rank" : "mesh(shard=2)"));
-    CHECK(sitting["plugins"].size() == (i < 2 ? 0 : 1));
-    CHECK(sitting["ledger"]["compute"].get<double>() > 0);
+    const Json& session = record["sessions"][i];
+    CHECK(session["from"] == steps[i].first);
+    CHECK(session["to"] == steps[i].second);
+    CHECK(session["mesh"] == (i < 2 ? "one rank" : "mesh(shard=2)"));
+    CHECK(session["plugins"].size() == (i < 2 ? 0 : 1));
+    CHECK(session["ledger"]["compute"].get<double>() > 0);
   }
-  CHECK(record["sittings"][1]["command"][3] == "train.steps=6");
+  CHECK(record["sessions"][1]["command"][3] == "train.steps=6");
   CHECK(record["curve"].size() == 9);
   // No checkpoint between is left: all of it is computed from the beginning, by three descriptions.
   CHECK(verify(folder, "saved")["checkpoints"].size() == 1);
@@ -277,7 +277,7 @@ TEST_CASE("a run that was changed afterwards is not the same, and the verdict na
 
   // Another library of a plugin, another processor: notes, as the bits decide.
   record = Json::parse(good);
-  record["sittings"][0]["processor"] = "a processor of another kind";
+  record["sessions"][0]["processor"] = "a processor of another kind";
   store(folder, "8", record.dump());
   CHECK(has(verify(folder, "saved")["notes"].dump(), "a processor of another kind"));
 }
@@ -294,14 +294,14 @@ TEST_CASE("records that are damaged or of another step stop no resume, and are t
     CHECK(has(said, "resumed after step 8"));
     const Json now = Json::parse(stored(folder, "9"));
     fs::remove_all(folder / "saved/step-00000009");
-    CHECK(now["sittings"].back()["from"] == 8);
-    steps = static_cast<int>(now["sittings"].size());
+    CHECK(now["sessions"].back()["from"] == 8);
+    steps = static_cast<int>(now["sessions"].size());
     return said;
   };
   CHECK_FALSE(has(resumed(good), "record of its run"));
   CHECK(steps == 2);
   Json unknown = Json::parse(good);
-  unknown["sittings"][0]["mood"] = "good";
+  unknown["sessions"][0]["mood"] = "good";
   Json turned = Json::parse(good);
   std::swap(turned["curve"][1], turned["curve"][2]);
   Json huge = Json::parse(good);
@@ -314,7 +314,7 @@ TEST_CASE("records that are damaged or of another step stop no resume, and are t
            {good.substr(0, good.size() / 2), "is left out"},
            {stored(folder, "4"), "it is of step 4, and the checkpoint of step 8"},
            {"[]", "is left out"},
-           {R"({"version": 1})", "no sitting"},
+           {R"({"version": 1})", "no session"},
            {unknown.dump(), "unknown member 'mood'"},
            {turned.dump(), "'curve' has step"},
            {huge.dump(), "not a list of at most"},
@@ -423,7 +423,7 @@ TEST_CASE("what cannot be verified is one error that says what is missing") {
   }
   const std::string good = stored(folder, "4");
   Json record = Json::parse(good);
-  record["sittings"][0]["plugins"][0]["hash"] = "0123";
+  record["sessions"][0]["plugins"][0]["hash"] = "0123";
   store(folder, "4", record.dump());
   CHECK(has(verify(folder, "saved")["notes"].dump(), "the plugin FSDP was 0.1.0 (0123)"));
   store(folder, "4", good);

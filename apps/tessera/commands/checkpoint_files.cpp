@@ -59,17 +59,17 @@ const std::string record_scalar = std::string("progress.text.") + runs::record_t
 
 /// "3 starts (12 s), the last one after step 20, on mesh(shard=2), by tessera train run.toml".
 std::string text_of(const runs::RunRecord& record) {
-  const runs::Sitting& last = record.sittings.back();
+  const runs::Session& last = record.sessions.back();
   std::string command;
   for (const std::string& word : last.command) {
     command += (command.empty() ? "" : " ") + word;
   }
   double seconds = 0;
-  for (const runs::Sitting& one : record.sittings) {
+  for (const runs::Session& one : record.sessions) {
     seconds += one.ledger.total();
   }
   return fmt::format("{} ({:.0f} s), the last one after step {}, on {}, by {}",
-                     count_text(std::ssize(record.sittings) + record.left_out, "start"), seconds,
+                     count_text(std::ssize(record.sessions) + record.left_out, "start"), seconds,
                      last.from, shown(last.mesh),
                      command.empty() ? "a program of its own" : shown(command));
 }

@@ -193,7 +193,7 @@ struct VerifyArguments {
 };
 /// `tessera verify`: repeats a run from its record, or some steps of it. Returns 1 where something
 /// is not the same in all bits, else 0. Errors (input): those of runs::plan_verification and
-/// runs::open_stretch.
+/// runs::open_segment.
 int run_verify(const VerifyArguments& arguments);
 
 int run_checkpoint_info(const std::string& path, bool json);

@@ -127,12 +127,12 @@ int run_verify(const VerifyArguments& arguments) {
                                                          .layout = layout});
   const ScratchFolder scratch("verify");
   runs::Verdict verdict;
-  for (const runs::VerifyStretch& stretch : plan.stretches) {
-    const runs::OpenedRun opened = runs::open_stretch(plan, stretch, scratch.path());
-    runs::compare_numbers(plan, stretch,
+  for (const runs::VerifySegment& segment : plan.segments) {
+    const runs::OpenedRun opened = runs::open_segment(plan, segment, scratch.path());
+    runs::compare_numbers(plan, segment,
                           text_of_ranks(runs::launch_options(opened),
                                         [&](collective::World& world) {
-                                          return runs::verify_rank(plan, stretch, opened,
+                                          return runs::verify_rank(plan, segment, opened,
                                                                    scratch.path(), world);
                                         }),
                           verdict);

@@ -83,7 +83,7 @@ std::string text_of(const Json& object, const char* key) {
 /// "1.5 hours", of the ledgers.
 std::string time_text(const RunRecord& record) {
   double seconds = 0;
-  for (const Sitting& one : record.sittings) {
+  for (const Session& one : record.sessions) {
     seconds += one.ledger.total();
   }
   return seconds < 120     ? fmt::format("{:.0f} seconds", seconds)
@@ -107,9 +107,9 @@ std::string history_text(const ReadRecord& read, const std::string& weights) {
       record.left_out == 0
           ? ""
           : fmt::format(", with {} that are not listed", count_text(record.left_out, "start")));
-  for (const Sitting& one : record.sittings) {
+  for (const Session& one : record.sessions) {
     std::string plugins;
-    for (const UsedPlugin& plugin : one.plugins) {
+    for (const RecordedPlugin& plugin : one.plugins) {
       plugins += fmt::format("{}{} {} {}", plugins.empty() ? "" : ", ", plugin.name, plugin.version,
                              plugin.hash);
     }

@@ -20,7 +20,7 @@ module tessera.runs;
 import tessera.base;
 import tessera.checkpoint;
 import tessera.train;
-import :asked_spec;
+import :repeated_spec;
 import :record_members;
 
 namespace tessera::runs {

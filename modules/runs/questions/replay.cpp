@@ -36,7 +36,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
-import :asked_spec;
+import :repeated_spec;
 
 namespace tessera::runs {
 namespace {

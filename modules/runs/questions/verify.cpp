@@ -29,7 +29,7 @@ import tessera.collective;
 import tessera.ops;
 import tessera.checkpoint;
 import tessera.train;
-import :asked_spec;
+import :repeated_spec;
 
 namespace tessera::runs {
 namespace {
@@ -73,9 +73,9 @@ std::string checkpoints_meant(const std::string& folder) {
   return found.front();
 }
 
-/// The description of a sitting, as a run that writes nothing.
-RunSpec spec_of(const Sitting& sitting, const std::string& where, const std::string& folder) {
-  Json config = parse_ordered_json(sitting.config.text);
+/// The description of a session, as a run that writes nothing.
+RunSpec spec_of(const Session& session, const std::string& where, const std::string& folder) {
+  Json config = parse_ordered_json(session.config.text);
   // "~/..." is a path of whoever reads it.
   const auto place = [](auto&& self, Json& value) -> void {
     if (value.is_string()) {
@@ -92,19 +92,19 @@ RunSpec spec_of(const Sitting& sitting, const std::string& where, const std::str
   return spec;
 }
 
-Fingerprint fingerprint_of(const Sitting& sitting) {
+Fingerprint fingerprint_of(const Session& session) {
   Fingerprint values;
-  const Json all = parse_ordered_json(sitting.fingerprint.text);
+  const Json all = parse_ordered_json(session.fingerprint.text);
   for (const auto& [name, value] : all.items()) {
     values[name] = json_text(value);
   }
   return values;
 }
 
-void use_recorded_plugins(const Sitting& sitting, const std::string& folder,
+void use_recorded_plugins(const Session& session, const std::string& folder,
                           const std::vector<std::string>& plugins) {
   RunSpec loads;  // a family of models may be in one of them
-  const Json config = parse_ordered_json(sitting.config.text);
+  const Json config = parse_ordered_json(session.config.text);
   const Json named = config.value("plugins", Json::object());
   for (const Json& path : named.is_object() ? named.value("paths", Json::array()) : Json::array()) {
     if (path.is_string()) {
@@ -115,22 +115,22 @@ void use_recorded_plugins(const Sitting& sitting, const std::string& folder,
   use_plugins(loads, plugins);
 }
 
-/// Steps and what has taken them: where sittings overlap (one has started again from an older
+/// Steps and what has taken them: where sessions overlap (one has started again from an older
 /// checkpoint), the later one has.
-std::vector<std::pair<const Sitting*, std::int64_t>> takers(const RunRecord& record) {
-  std::vector<std::pair<const Sitting*, std::int64_t>> all;  // with the steps until which
-  for (std::size_t i = 0; i < record.sittings.size(); ++i) {
-    std::int64_t until = record.sittings[i].to;
-    for (std::size_t later = i + 1; later < record.sittings.size(); ++later) {
-      until = std::min(until, record.sittings[later].from);
+std::vector<std::pair<const Session*, std::int64_t>> takers(const RunRecord& record) {
+  std::vector<std::pair<const Session*, std::int64_t>> all;  // with the steps until which
+  for (std::size_t i = 0; i < record.sessions.size(); ++i) {
+    std::int64_t until = record.sessions[i].to;
+    for (std::size_t later = i + 1; later < record.sessions.size(); ++later) {
+      until = std::min(until, record.sessions[later].from);
     }
-    all.emplace_back(&record.sittings[i], until);
+    all.emplace_back(&record.sessions[i], until);
   }
   return all;
 }
 
-/// What differs between the machine and programs of a sitting and these.
-void note_differences(const Sitting& sitting, const Sitting& own, std::vector<std::string>& notes) {
+/// What differs between the machine and programs of a session and these.
+void note_differences(const Session& session, const Session& own, std::vector<std::string>& notes) {
   const auto add = [&](const char* what, const std::string& then, const std::string& now) {
     const std::string note =
         fmt::format("the {} was {}, and is {} here", what, shown(then), shown(now));
@@ -138,10 +138,10 @@ void note_differences(const Sitting& sitting, const Sitting& own, std::vector<st
       notes.push_back(note);
     }
   };
-  add("version of Tessera", sitting.version, own.version);
-  add("program's hash", sitting.program, own.program);
-  add("processor", sitting.processor, own.processor);
-  add("system", sitting.system, own.system);
+  add("version of Tessera", session.version, own.version);
+  add("program's hash", session.program, own.program);
+  add("processor", session.processor, own.processor);
+  add("system", session.system, own.system);
 }
 
 void plan_checkpoints(const VerifyRequest& request, VerifyPlan& plan) {
@@ -220,47 +220,47 @@ std::string paths_from(const VerifyRequest& request, const VerifyPlan& plan) {
   return fs::is_directory(from, ignored) ? from : fs::current_path(ignored).string();
 }
 
-void plan_stretches(const VerifyRequest& request, VerifyPlan& plan) {
+void plan_segments(const VerifyRequest& request, VerifyPlan& plan) {
   const std::string from = paths_from(request, plan);
   std::int64_t done = plan.first - 1;
   const RecordedRun::Checkpoint* begin = newest_until(plan.run, done);
   done = begin == nullptr ? 0 : begin->step;
-  for (const auto& [sitting, until] : takers(plan.record)) {
+  for (const auto& [session, until] : takers(plan.record)) {
     const std::int64_t to = std::min(until, plan.last);
     if (to <= done) {
       continue;
     }
-    if (sitting->from > done) {
+    if (session->from > done) {
       fail_input({.thing = shown(request.folder),
                   .wrong = fmt::format("the record does not say how steps {} to {} were taken",
-                                       done + 1, sitting->from),
-                  .expected = "steps that its sittings have taken",
+                                       done + 1, session->from),
+                  .expected = "steps that its sessions have taken",
                   .advice = "name later ones by --steps"});
     }
-    VerifyStretch stretch{
+    VerifySegment segment{
         .from = done,
-        .checkpoint = begin == nullptr || !plan.stretches.empty() ? "" : begin->path,
+        .checkpoint = begin == nullptr || !plan.segments.empty() ? "" : begin->path,
         .to = to,
-        .spec = spec_of(*sitting, plan.run.folder, from),
-        .fingerprint = fingerprint_of(*sitting),
-        .mesh = sitting->mesh};
+        .spec = spec_of(*session, plan.run.folder, from),
+        .fingerprint = fingerprint_of(*session),
+        .mesh = session->mesh};
     if (request.layout) {
-      if (!stretch.spec.train.is_layout_free()) {
+      if (!segment.spec.train.is_layout_free()) {
         fail_input({.thing = "--layout",
                     .wrong = fmt::format("the run's bits are promised on its own mesh only, {}",
-                                         shown(stretch.mesh)),
+                                         shown(segment.mesh)),
                     .expected = "a run with train.reproducible = \"layout\"",
                     .advice = "leave it out"});
       }
-      stretch.spec = with_layout(std::move(stretch.spec), *request.layout);
+      segment.spec = with_layout(std::move(segment.spec), *request.layout);
     }
-    const bool joined = !plan.stretches.empty() && plan.stretches.back().mesh == stretch.mesh &&
-                        to_json(plan.stretches.back().spec) == to_json(stretch.spec) &&
-                        plan.stretches.back().fingerprint == stretch.fingerprint;
+    const bool joined = !plan.segments.empty() && plan.segments.back().mesh == segment.mesh &&
+                        to_json(plan.segments.back().spec) == to_json(segment.spec) &&
+                        plan.segments.back().fingerprint == segment.fingerprint;
     if (joined) {
-      plan.stretches.back().to = to;
+      plan.segments.back().to = to;
     } else {
-      plan.stretches.push_back(std::move(stretch));
+      plan.segments.push_back(std::move(segment));
     }
     done = to;
   }
@@ -282,16 +282,16 @@ double number_of(const nlohmann::json& value) {
   return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// Steps of a stretch after which its state is saved.
-std::set<std::int64_t> saves_of(const VerifyPlan& plan, const VerifyStretch& stretch) {
+/// Steps of a segment after which its state is saved.
+std::set<std::int64_t> saves_of(const VerifyPlan& plan, const VerifySegment& segment) {
   std::set<std::int64_t> saves;
   for (const VerifyTarget& target : plan.targets) {
-    if (target.step > stretch.from && target.step <= stretch.to) {
+    if (target.step > segment.from && target.step <= segment.to) {
       saves.insert(target.step);
     }
   }
-  if (&stretch != &plan.stretches.back()) {
-    saves.insert(stretch.to);  // the next stretch begins there
+  if (&segment != &plan.segments.back()) {
+    saves.insert(segment.to);  // the next segment begins there
   }
   return saves;
 }
@@ -334,7 +334,7 @@ VerifyPlan plan_verification(const VerifyRequest& request) {
                          !fs::exists(fs::path(request.folder) / "checkpoint.json", ignored);
   if (is_export) {
     plan_export(request, plan);
-    use_recorded_plugins(plan.record.sittings.back(), paths_from(request, plan), request.plugins);
+    use_recorded_plugins(plan.record.sessions.back(), paths_from(request, plan), request.plugins);
   } else {
     plan_checkpoints(request, plan);
   }
@@ -346,9 +346,9 @@ VerifyPlan plan_verification(const VerifyRequest& request) {
                 .expected = fmt::format("FIRST:LAST within 1:{}", plan.record.step()),
                 .got = fmt::format("{}:{}", plan.first, plan.last)});
   }
-  plan_stretches(request, plan);
+  plan_segments(request, plan);
   for (const RecordedRun::Checkpoint& one : plan.run.saved) {
-    if (one.step > plan.stretches.front().from && one.step <= plan.last) {
+    if (one.step > plan.segments.front().from && one.step <= plan.last) {
       plan.targets.push_back({.step = one.step, .path = one.path});
     }
   }
@@ -360,10 +360,10 @@ VerifyPlan plan_verification(const VerifyRequest& request) {
   if (plan.exported && plan.last == plan.exported->step) {
     plan.targets.push_back({.step = plan.exported->step, .weights = plan.exported->weights});
   }
-  const Sitting own = sitting_here();
-  for (const Sitting& sitting : plan.record.sittings) {
-    if (sitting.to >= plan.first) {
-      note_differences(sitting, own, plan.notes);
+  const Session own = session_here();
+  for (const Session& session : plan.record.sessions) {
+    if (session.to >= plan.first) {
+      note_differences(session, own, plan.notes);
     }
   }
   return plan;
@@ -371,8 +371,8 @@ VerifyPlan plan_verification(const VerifyRequest& request) {
 
 std::vector<std::string> plugin_notes(const VerifyPlan& plan) {
   std::vector<std::string> notes;
-  for (const Sitting& sitting : plan.record.sittings) {
-    for (const UsedPlugin& then : sitting.plugins) {
+  for (const Session& session : plan.record.sessions) {
+    for (const RecordedPlugin& then : session.plugins) {
       for (const plugin::LoadedPlugin& now : plugin::host().loaded()) {
         const std::string note =
             fmt::format("the plugin {} was {} ({}), and is {} ({}) here", shown(then.name),
@@ -387,18 +387,18 @@ std::vector<std::string> plugin_notes(const VerifyPlan& plan) {
   return notes;
 }
 
-OpenedRun open_stretch(const VerifyPlan& plan, const VerifyStretch& stretch,
+OpenedRun open_segment(const VerifyPlan& plan, const VerifySegment& segment,
                        const std::string& scratch) {
   RecordedRun run = plan.run;
-  run.spec = stretch.spec;
-  run.fingerprint = stretch.fingerprint;
+  run.spec = segment.spec;
+  run.fingerprint = segment.fingerprint;
   if (!run.spec.graph.offload.empty()) {
     run.spec.graph.offload = scratch;
   }
-  if (stretch.from > 0) {
+  if (segment.from > 0) {
     run.spec.checkpoint.resume =
-        stretch.checkpoint.empty() ? checkpoint_folder(scratch, stretch.from) : stretch.checkpoint;
-    // What was allowed to differ between sittings is in their records.
+        segment.checkpoint.empty() ? checkpoint_folder(scratch, segment.from) : segment.checkpoint;
+    // What was allowed to differ between sessions is in their records.
     run.spec.checkpoint.allow = allowable_names(run.spec.model.family);
   }
   std::shared_ptr<const DataTask> task = open_task(run);
@@ -406,10 +406,10 @@ OpenedRun open_stretch(const VerifyPlan& plan, const VerifyStretch& stretch,
   OpenedRun opened = open_run(std::move(spec), std::move(task), false);
   check_run(opened);
   check_start(opened, false);
-  for (const auto& [name, value] : stretch.fingerprint) {
+  for (const auto& [name, value] : segment.fingerprint) {
     const auto own = opened.run.fingerprint.find(name);
     const std::string got = own == opened.run.fingerprint.end() ? "nothing" : own->second;
-    // Rows that were left out later are not in the description of an earlier sitting.
+    // Rows that were left out later are not in the description of an earlier session.
     if (got != value && name != "data.exclude" && name != "train.on_spike") {
       fail_input({.thing = shown(plan.run.folder),
                   .wrong = fmt::format("{} is not as it was when the run was trained", shown(name)),
@@ -421,7 +421,7 @@ OpenedRun open_stretch(const VerifyPlan& plan, const VerifyStretch& stretch,
   return opened;
 }
 
-std::string verify_rank(const VerifyPlan& plan, const VerifyStretch& stretch,
+std::string verify_rank(const VerifyPlan& plan, const VerifySegment& segment,
                         const OpenedRun& opened, const std::string& scratch,
                         collective::World& world) {
   const Run& run = opened.run;
@@ -439,14 +439,14 @@ std::string verify_rank(const VerifyPlan& plan, const VerifyStretch& stretch,
   if (run.config.graph.capture) {
     trainer.capture_ahead();
   }
-  const std::set<std::int64_t> saves = saves_of(plan, stretch);
+  const std::set<std::int64_t> saves = saves_of(plan, segment);
   const std::set<std::int64_t> validations = validations_of(plan);
   Json steps = Json::array();
-  while (trainer.done() < stretch.to) {
+  while (trainer.done() < segment.to) {
     const std::int64_t step = trainer.done() + 1;
     world.set_progress(step, "verifying");
     const bool validates = validations.contains(step);
-    const StepResult result = trainer.step(step == stretch.to || validates || saves.contains(step));
+    const StepResult result = trainer.step(step == segment.to || validates || saves.contains(step));
     Json numbers = {step, number(result.loss), number(result.grad_norm), number(result.lr)};
     if (validates) {
       if (const std::optional<Validation> validation = trainer.validate()) {
@@ -461,7 +461,7 @@ std::string verify_rank(const VerifyPlan& plan, const VerifyStretch& stretch,
   return world.rank() == 0 ? json_text(steps) : std::string();
 }
 
-void compare_numbers(const VerifyPlan& plan, const VerifyStretch& stretch, const std::string& json,
+void compare_numbers(const VerifyPlan& plan, const VerifySegment& segment, const std::string& json,
                      Verdict& verdict) {
   std::map<std::int64_t, CurvePoint> computed;
   for (const nlohmann::json& one : parse_json(json)) {
@@ -477,7 +477,7 @@ void compare_numbers(const VerifyPlan& plan, const VerifyStretch& stretch, const
   const double none = std::numeric_limits<double>::quiet_NaN();
   for (const RecordedNumbers& recorded : plan.numbers) {
     for (const CurvePoint& then : recorded.points) {
-      if (then.step < plan.first || then.step <= stretch.from || then.step > stretch.to) {
+      if (then.step < plan.first || then.step <= segment.from || then.step > segment.to) {
         continue;
       }
       const auto found = computed.find(then.step);
@@ -533,12 +533,12 @@ void compare_checkpoints(const VerifyPlan& plan, const std::string& scratch, Ver
                                        .step = target.step,
                                        .expected = "that of the run",
                                        .got = read.problem});
-      } else if (read.record.sittings.front().begun != plan.record.sittings.front().begun) {
+      } else if (read.record.sessions.front().begun != plan.record.sessions.front().begun) {
         verdict.differences.push_back(
             {.what = fmt::format("the record in {}", target.path),
              .step = target.step,
-             .expected = "that of the run which began at " + plan.record.sittings.front().begun,
-             .got = "one that began at " + shown(read.record.sittings.front().begun)});
+             .expected = "that of the run which began at " + plan.record.sessions.front().begun,
+             .got = "one that began at " + shown(read.record.sessions.front().begun)});
       }
     } catch (const Error& error) {
       differ = error.what();

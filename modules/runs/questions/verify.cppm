@@ -4,7 +4,7 @@ import tessera.base;
 import tessera.collective;
 import :export_record;
 import :fingerprint;
-import :record;
+import :run_record;
 import :recorded_run;
 import :spec;
 import :train;
@@ -24,9 +24,9 @@ struct VerifyRequest {
 };
 
 /// Steps that one description takes, from one state on.
-struct VerifyStretch {
+struct VerifySegment {
   std::int64_t from = 0;        // steps that are done
-  std::string checkpoint = {};  // of the run, that has them; empty: the stretch before saves them
+  std::string checkpoint = {};  // of the run, that has them; empty: the segment before saves them
   std::int64_t to = 0;
   RunSpec spec = {};  // without outputs
   Fingerprint fingerprint = {};
@@ -53,7 +53,7 @@ struct VerifyPlan {
   std::optional<ExportRecord> exported = {};
   std::int64_t first = 0;
   std::int64_t last = 0;
-  std::vector<VerifyStretch> stretches = {};
+  std::vector<VerifySegment> segments = {};
   std::vector<VerifyTarget> targets = {};
   std::vector<RecordedNumbers> numbers = {};
   std::vector<std::string> notes = {};  // what is not as it was, and need not be
@@ -61,13 +61,13 @@ struct VerifyPlan {
 
 /// Reads the record. Nothing is computed yet. Errors (input), each with what is missing: there is
 /// no checkpoint and no record.json; a record that is damaged; steps beyond the end, or that are
-/// not between checkpoints; sittings that were left out; a plugin that is gone; another layout for
+/// not between checkpoints; sessions that were left out; a plugin that is gone; another layout for
 /// a run whose bits depend on its own.
 VerifyPlan plan_verification(const VerifyRequest& request);
 
-/// A stretch as a run that writes nothing. `scratch`: for what steps keep in files. Errors (input):
+/// A segment as a run that writes nothing. `scratch`: for what steps keep in files. Errors (input):
 /// see open_task, check_run, check_start; a value that determines the curve is not as recorded.
-OpenedRun open_stretch(const VerifyPlan& plan, const VerifyStretch& stretch,
+OpenedRun open_segment(const VerifyPlan& plan, const VerifySegment& segment,
                        const std::string& scratch);
 
 /// Plugins that this process has loaded since, and that are others than those of the run.
@@ -75,7 +75,7 @@ std::vector<std::string> plugin_notes(const VerifyPlan& plan);
 
 /// Takes its steps, and saves the checkpoints of targets as SCRATCH/step-N. The numbers of its
 /// steps as JSON on rank 0, else empty. All ranks call it (launch_options).
-std::string verify_rank(const VerifyPlan& plan, const VerifyStretch& stretch,
+std::string verify_rank(const VerifyPlan& plan, const VerifySegment& segment,
                         const OpenedRun& opened, const std::string& scratch,
                         collective::World& world);
 
@@ -98,8 +98,8 @@ struct Verdict {
   bool same() const { return differences.empty(); }
 };
 
-/// Adds what the numbers of a stretch say (verify_rank).
-void compare_numbers(const VerifyPlan& plan, const VerifyStretch& stretch, const std::string& json,
+/// Adds what the numbers of a segment say (verify_rank).
+void compare_numbers(const VerifyPlan& plan, const VerifySegment& segment, const std::string& json,
                      Verdict& verdict);
 /// Adds what the checkpoints in SCRATCH say, and after the last step of an export whether its files
 /// are as recorded.

@@ -144,7 +144,7 @@ class RankRun {
         booked_(before_.book),
         repeats_to_(std::max(start.told, before_.step)),
         trace_(run.config, to_string(make_mesh(run.config)), start.step, world),
-        record_(start.sitting) {
+        record_(start.session) {
     ops::set_threads(threads_of_rank(run.config));
     world.set_background(run.config.mesh.background);
     world.set_device_collectives(run.config.mesh.device_collectives);
@@ -524,7 +524,7 @@ class RankRun {
   RunListeners listeners_;                // none, but for rank 0
   std::optional<Stragglers> stragglers_;  // rank 0's
   TraceSteps trace_;
-  RecordKeeper record_;
+  RecordWriter record_;
   double ceiling_ = 1;
   bool program_tried_ = false;
   std::vector<LayerLoads> loads_;  // of the last step

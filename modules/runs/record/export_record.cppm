@@ -2,7 +2,7 @@ export module tessera.runs:export_record;
 
 import tessera.base;
 import tessera.checkpoint;
-import :record;
+import :run_record;
 
 // The record in an exported model's folder: the run's, and what was written of it.
 

@@ -9,7 +9,7 @@ import tessera.train;
 import :fingerprint;
 import :ledger;
 import :rates;
-import :record;
+import :run_record;
 import :spec;
 import :task;
 
@@ -46,7 +46,7 @@ struct StartPoint {
   std::string identity = {};         // see run_identity
   double time_begun = 0;             // by steady_seconds(): when the run was opened
   std::int64_t told = 0;  // the last step that the metrics file has of the run that is continued
-  Sitting sitting = {};   // what the record of the run says of this start
+  Session session = {};   // what the record of the run says of this start
   TimeBoard* board = nullptr;  // with `kept`: what the ranks book, for those that replace them
 };
 

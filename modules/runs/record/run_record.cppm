@@ -1,4 +1,4 @@
-export module tessera.runs:record;
+export module tessera.runs:run_record;
 
 import tessera.base;
 import :ledger;
@@ -9,14 +9,14 @@ import :spec;
 export namespace tessera::runs {
 
 /// A plugin that a run has loaded.
-struct UsedPlugin {
+struct RecordedPlugin {
   std::string name;
   std::string version;
   std::string hash;  // of its library
 };
 
 /// A start of a run, and what it did until its last checkpoint.
-struct Sitting {
+struct Session {
   std::int64_t from = 0;                  // steps that were done when it began
   std::int64_t to = 0;                    // at its last checkpoint
   std::string begun = {};                 // UTC, "2026-12-01T03:50:12.345Z"
@@ -24,7 +24,7 @@ struct Sitting {
   std::vector<std::string> command = {};  // empty: a program of its own
   std::string version = {};               // of Tessera
   std::string program = {};               // the hash of the program and of Tessera's library
-  std::vector<UsedPlugin> plugins = {};
+  std::vector<RecordedPlugin> plugins = {};
   std::string system = {};     // "Linux x86_64"
   std::string processor = {};  // its model's name
   std::int64_t cores = 0;      // that the ranks of machine 0 may use
@@ -50,17 +50,17 @@ struct CurvePoint {
 
 /// The record of a run.
 struct RunRecord {
-  std::vector<Sitting> sittings = {};  // in their order
-  std::int64_t left_out = 0;           // sittings between the first and the second that is kept
+  std::vector<Session> sessions = {};  // in their order
+  std::int64_t left_out = 0;           // sessions between the first and the second that is kept
   std::vector<CurvePoint> curve = {};  // by steps; see thin_curve
 
-  /// Steps that are done; 0: it has no sitting.
-  std::int64_t step() const { return sittings.empty() ? 0 : sittings.back().to; }
+  /// Steps that are done; 0: it has no session.
+  std::int64_t step() const { return sessions.empty() ? 0 : sessions.back().to; }
 };
 
-/// At most so many sittings are kept, the first and the last ones; and so many points of steps, and
+/// At most so many sessions are kept, the first and the last ones; and so many points of steps, and
 /// of validated steps.
-constexpr std::size_t most_sittings = 32;
+constexpr std::size_t most_sessions = 32;
 constexpr std::size_t most_points = 400;
 
 /// The name of the text in checkpoints, and of the file in exports.
@@ -70,10 +70,10 @@ inline constexpr const char* record_file = "record.json";
 /// Leaves the last point, those of the steps that are multiples of the smallest power of two by
 /// which they are at most most_points, and likewise of the validated steps.
 void thin_curve(std::vector<CurvePoint>& curve);
-/// Leaves most_sittings.
-void limit_sittings(RunRecord& record);
+/// Leaves most_sessions.
+void limit_sessions(RunRecord& record);
 
-/// As a JSON object. A sitting whose config or fingerprint is that of the next one does not repeat
+/// As a JSON object. A session whose config or fingerprint is that of the next one does not repeat
 /// it.
 std::string to_json(const RunRecord& record);
 
@@ -83,7 +83,7 @@ struct ReadRecord {
   std::string problem = {};  // empty: it is whole; the text fits after "FILE: its record: "
 };
 /// Of a text that anybody may have written: bounded in size, members that are not known are a
-/// problem, as are sittings and points that do not follow each other. Empty where it has one.
+/// problem, as are sessions and points that do not follow each other. Empty where it has one.
 ReadRecord read_record(const std::string& json);
 
 /// A description without outputs (log, sinks, trace, the folder of checkpoints), for people

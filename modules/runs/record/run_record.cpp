@@ -39,36 +39,37 @@ template <class T>
 struct Field {
   const char* name;
   std::variant<std::string T::*, std::int64_t T::*, std::vector<std::string> T::*, JsonText T::*,
-               TimeBook T::*, std::vector<UsedPlugin> T::*>
+               TimeBook T::*, std::vector<RecordedPlugin> T::*>
       member;
 };
 
-const std::array<Field<UsedPlugin>, 3>& fields_of(const UsedPlugin& /*kind*/) {
-  static const std::array<Field<UsedPlugin>, 3> fields = {{{"name", &UsedPlugin::name},
-                                                           {"version", &UsedPlugin::version},
-                                                           {"hash", &UsedPlugin::hash}}};
+const std::array<Field<RecordedPlugin>, 3>& fields_of(const RecordedPlugin& /*kind*/) {
+  static const std::array<Field<RecordedPlugin>, 3> fields = {
+      {{"name", &RecordedPlugin::name},
+       {"version", &RecordedPlugin::version},
+       {"hash", &RecordedPlugin::hash}}};
   return fields;
 }
 
-const std::array<Field<Sitting>, 18>& fields_of(const Sitting& /*kind*/) {
-  static const std::array<Field<Sitting>, 18> fields = {{{"from", &Sitting::from},
-                                                         {"to", &Sitting::to},
-                                                         {"begun", &Sitting::begun},
-                                                         {"saved", &Sitting::saved},
-                                                         {"command", &Sitting::command},
-                                                         {"version", &Sitting::version},
-                                                         {"program", &Sitting::program},
-                                                         {"plugins", &Sitting::plugins},
-                                                         {"system", &Sitting::system},
-                                                         {"processor", &Sitting::processor},
-                                                         {"cores", &Sitting::cores},
-                                                         {"machines", &Sitting::machines},
-                                                         {"mesh", &Sitting::mesh},
-                                                         {"device", &Sitting::device},
-                                                         {"threads", &Sitting::threads},
-                                                         {"config", &Sitting::config},
-                                                         {"fingerprint", &Sitting::fingerprint},
-                                                         {"ledger", &Sitting::ledger}}};
+const std::array<Field<Session>, 18>& fields_of(const Session& /*kind*/) {
+  static const std::array<Field<Session>, 18> fields = {{{"from", &Session::from},
+                                                         {"to", &Session::to},
+                                                         {"begun", &Session::begun},
+                                                         {"saved", &Session::saved},
+                                                         {"command", &Session::command},
+                                                         {"version", &Session::version},
+                                                         {"program", &Session::program},
+                                                         {"plugins", &Session::plugins},
+                                                         {"system", &Session::system},
+                                                         {"processor", &Session::processor},
+                                                         {"cores", &Session::cores},
+                                                         {"machines", &Session::machines},
+                                                         {"mesh", &Session::mesh},
+                                                         {"device", &Session::device},
+                                                         {"threads", &Session::threads},
+                                                         {"config", &Session::config},
+                                                         {"fingerprint", &Session::fingerprint},
+                                                         {"ledger", &Session::ledger}}};
   return fields;
 }
 
@@ -95,9 +96,9 @@ Json json_of(const T& value) {
             json[field.name] = parse_ordered_json(own.text);
           } else if constexpr (std::is_same_v<Own, TimeBook>) {
             json[field.name] = json_of(own);
-          } else if constexpr (std::is_same_v<Own, std::vector<UsedPlugin>>) {
+          } else if constexpr (std::is_same_v<Own, std::vector<RecordedPlugin>>) {
             json[field.name] = Json::array();
-            for (const UsedPlugin& plugin : own) {
+            for (const RecordedPlugin& plugin : own) {
               json[field.name].push_back(json_of(plugin));
             }
           } else {
@@ -165,9 +166,9 @@ T structure_of(const Json& value, const std::string& what,
             own.text = json_text(*found);
           } else if constexpr (std::is_same_v<Own, TimeBook>) {
             own = book_of(*found);
-          } else if constexpr (std::is_same_v<Own, std::vector<UsedPlugin>>) {
+          } else if constexpr (std::is_same_v<Own, std::vector<RecordedPlugin>>) {
             for (const Json& one : list_of(*found, field.name, most_plugins)) {
-              own.push_back(structure_of<UsedPlugin>(one, "plugins"));
+              own.push_back(structure_of<RecordedPlugin>(one, "plugins"));
             }
           } else if constexpr (std::is_same_v<Own, std::vector<std::string>>) {
             for (const Json& one : list_of(*found, field.name, most_words)) {
@@ -213,14 +214,14 @@ CurvePoint point_of(const Json& value) {
 
 void check_order(const RunRecord& record) {
   std::int64_t done = -1;
-  for (std::size_t i = 0; i < record.sittings.size(); ++i) {
-    const Sitting& one = record.sittings[i];
+  for (std::size_t i = 0; i < record.sessions.size(); ++i) {
+    const Session& one = record.sessions[i];
     if (one.from < 0 || one.to < one.from) {
-      refuse(fmt::format("sitting {} goes from step {} to step {}", i + 1, one.from, one.to));
+      refuse(fmt::format("session {} goes from step {} to step {}", i + 1, one.from, one.to));
     }
     // One that starts again from an older checkpoint takes the steps of those before it.
     if (done >= 0 && one.from > done && !(i == 1 && record.left_out > 0)) {
-      refuse(fmt::format("sitting {} begins at step {}, and the one before ends at step {}", i + 1,
+      refuse(fmt::format("session {} begins at step {}, and the one before ends at step {}", i + 1,
                          one.from, done));
     }
     done = one.to;
@@ -292,29 +293,29 @@ void thin_curve(std::vector<CurvePoint>& curve) {
   });
 }
 
-void limit_sittings(RunRecord& record) {
-  if (record.sittings.size() > most_sittings) {
-    const std::size_t more = record.sittings.size() - most_sittings;
-    record.sittings.erase(record.sittings.begin() + 1,
-                          record.sittings.begin() + 1 + static_cast<std::ptrdiff_t>(more));
+void limit_sessions(RunRecord& record) {
+  if (record.sessions.size() > most_sessions) {
+    const std::size_t more = record.sessions.size() - most_sessions;
+    record.sessions.erase(record.sessions.begin() + 1,
+                          record.sessions.begin() + 1 + static_cast<std::ptrdiff_t>(more));
     record.left_out += static_cast<std::int64_t>(more);
   }
 }
 
 std::string to_json(const RunRecord& record) {
-  Json sittings = Json::array();
-  for (std::size_t i = 0; i < record.sittings.size(); ++i) {
-    Json one = json_of(record.sittings[i]);
-    if (i + 1 < record.sittings.size()) {
-      const Sitting& next = record.sittings[i + 1];
-      if (next.config.text == record.sittings[i].config.text) {
+  Json sessions = Json::array();
+  for (std::size_t i = 0; i < record.sessions.size(); ++i) {
+    Json one = json_of(record.sessions[i]);
+    if (i + 1 < record.sessions.size()) {
+      const Session& next = record.sessions[i + 1];
+      if (next.config.text == record.sessions[i].config.text) {
         one.erase("config");
       }
-      if (next.fingerprint.text == record.sittings[i].fingerprint.text) {
+      if (next.fingerprint.text == record.sessions[i].fingerprint.text) {
         one.erase("fingerprint");
       }
     }
-    sittings.push_back(std::move(one));
+    sessions.push_back(std::move(one));
   }
   Json curve = Json::array();
   for (const CurvePoint& point : record.curve) {
@@ -325,8 +326,8 @@ std::string to_json(const RunRecord& record) {
     curve.push_back(std::move(numbers));
   }
   return json_text(Json{{"version", record_version},
-                        {"sittings", std::move(sittings)},
-                        {"sittings_left_out", record.left_out},
+                        {"sessions", std::move(sessions)},
+                        {"sessions_left_out", record.left_out},
                         {"curve", std::move(curve)}});
 }
 
@@ -345,12 +346,12 @@ ReadRecord read_record(const std::string& json) {
           refuse(fmt::format("it is of version {}, and this program knows {}",
                              json_value<std::int64_t>(value, name), record_version));
         }
-      } else if (name == "sittings") {
-        for (const Json& one : list_of(value, name, most_sittings)) {
-          read.record.sittings.push_back(
-              structure_of<Sitting>(one, name, {"config", "fingerprint"}));
+      } else if (name == "sessions") {
+        for (const Json& one : list_of(value, name, most_sessions)) {
+          read.record.sessions.push_back(
+              structure_of<Session>(one, name, {"config", "fingerprint"}));
         }
-      } else if (name == "sittings_left_out") {
+      } else if (name == "sessions_left_out") {
         read.record.left_out = json_value<std::int64_t>(value, name);
       } else if (name == "curve") {
         for (const Json& one : list_of(value, name, 2 * most_points + 1)) {
@@ -360,18 +361,18 @@ ReadRecord read_record(const std::string& json) {
         refuse(fmt::format("it has the unknown member '{}'", shown(name)));
       }
     }
-    if (!members.contains("version") || read.record.sittings.empty()) {
-      refuse("it has no version or no sitting");
+    if (!members.contains("version") || read.record.sessions.empty()) {
+      refuse("it has no version or no session");
     }
-    for (std::size_t i = read.record.sittings.size(); i-- > 0;) {
-      Sitting& one = read.record.sittings[i];
-      const bool last = i + 1 == read.record.sittings.size();
-      for (JsonText Sitting::* member : {&Sitting::config, &Sitting::fingerprint}) {
+    for (std::size_t i = read.record.sessions.size(); i-- > 0;) {
+      Session& one = read.record.sessions[i];
+      const bool last = i + 1 == read.record.sessions.size();
+      for (JsonText Session::* member : {&Session::config, &Session::fingerprint}) {
         if ((one.*member).text == JsonText().text) {
           if (last) {
-            refuse("its last sitting has no config or no fingerprint");
+            refuse("its last session has no config or no fingerprint");
           }
-          (one.*member).text = (read.record.sittings[i + 1].*member).text;
+          (one.*member).text = (read.record.sessions[i + 1].*member).text;
         }
       }
     }

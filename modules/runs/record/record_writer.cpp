@@ -72,7 +72,7 @@ std::string system_name() {
 
 }  // namespace
 
-Sitting sitting_here() {
+Session session_here() {
   return {.begun = utc_now(),
           .version = plugin::host_version(),
           .program = program_hash(),
@@ -81,20 +81,20 @@ Sitting sitting_here() {
           .cores = available_cores()};
 }
 
-Sitting sitting_of(const Run& run) {
+Session session_of(const Run& run) {
   const RunSpec& config = run.config;
-  Sitting sitting = sitting_here();
-  sitting.command = public_command(config.command);
-  sitting.machines = run.launchers;
-  sitting.mesh = config.mesh.shape.empty() ? "one rank" : to_string(make_mesh(config));
-  sitting.device = config.train.device;
-  sitting.threads = threads_of_rank(config);
-  sitting.config = {public_config(config)};
-  sitting.fingerprint = {to_json(run.fingerprint)};
-  return sitting;
+  Session session = session_here();
+  session.command = public_command(config.command);
+  session.machines = run.launchers;
+  session.mesh = config.mesh.shape.empty() ? "one rank" : to_string(make_mesh(config));
+  session.device = config.train.device;
+  session.threads = threads_of_rank(config);
+  session.config = {public_config(config)};
+  session.fingerprint = {to_json(run.fingerprint)};
+  return session;
 }
 
-std::string RecordKeeper::continue_from(const std::string& text, std::int64_t done) {
+std::string RecordWriter::continue_from(const std::string& text, std::int64_t done) {
   before_ = {};
   now_.from = done;
   if (done == 0) {
@@ -114,16 +114,16 @@ std::string RecordKeeper::continue_from(const std::string& text, std::int64_t do
         read.problem, done);
   }
   before_ = std::move(read.record);
-  // Ranks that are started again in one start, and a run that goes back, continue its sitting.
-  if (const Sitting& last = before_.sittings.back();
+  // Ranks that are started again in one start, and a run that goes back, continue its session.
+  if (const Session& last = before_.sessions.back();
       last.begun == now_.begun && last.program == now_.program && last.command == now_.command) {
     now_.from = last.from;
-    before_.sittings.pop_back();
+    before_.sessions.pop_back();
   }
   return "";
 }
 
-void RecordKeeper::step(const StepMetrics& metrics) {
+void RecordWriter::step(const StepMetrics& metrics) {
   std::vector<CurvePoint>& curve = before_.curve;
   while (!curve.empty() && curve.back().step >= metrics.step) {
     curve.pop_back();
@@ -138,7 +138,7 @@ void RecordKeeper::step(const StepMetrics& metrics) {
   }
 }
 
-std::string RecordKeeper::text(std::int64_t done, const TimeBook& ledger) {
+std::string RecordWriter::text(std::int64_t done, const TimeBook& ledger) {
   now_.to = done;
   now_.saved = utc_now();
   now_.ledger = ledger;
@@ -148,8 +148,8 @@ std::string RecordKeeper::text(std::int64_t done, const TimeBook& ledger) {
   }
   RunRecord record = before_;
   thin_curve(record.curve);
-  record.sittings.push_back(now_);
-  limit_sittings(record);
+  record.sessions.push_back(now_);
+  limit_sessions(record);
   return to_json(record);
 }
 

@@ -1,4 +1,4 @@
-module tessera.runs:asked_spec;
+module tessera.runs:repeated_spec;
 
 import tessera.base;
 import :spec;

@@ -1,10 +1,10 @@
-export module tessera.runs:record_keeper;
+export module tessera.runs:record_writer;
 
 import tessera.base;
 import tessera.tensor;
 import :ledger;
 import :metrics;
-import :record;
+import :run_record;
 import :training_run;
 
 // Who keeps the record of a run while it trains: rank 0.
@@ -12,14 +12,14 @@ import :training_run;
 export namespace tessera::runs {
 
 /// What a record says of this machine and this program, whose hash is taken.
-Sitting sitting_here();
+Session session_here();
 /// The same of a start, before its ranks are started.
-Sitting sitting_of(const Run& run);
+Session session_of(const Run& run);
 
 /// The record of a run that is training.
-class RecordKeeper {
+class RecordWriter {
  public:
-  explicit RecordKeeper(Sitting now) : now_(std::move(now)) {}
+  explicit RecordWriter(Session now) : now_(std::move(now)) {}
 
   /// Goes on with the record of the state that the run continues (""; it has none), after `done`
   /// steps. A damaged one, and one of other steps, is left out, and the record begins here: returns
@@ -31,8 +31,8 @@ class RecordKeeper {
   std::string text(std::int64_t done, const TimeBook& ledger);
 
  private:
-  RunRecord before_;  // its sittings are those before this one
-  Sitting now_;
+  RunRecord before_;  // its sessions are those before this one
+  Session now_;
 };
 
 }  // namespace tessera::runs
