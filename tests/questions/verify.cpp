@@ -209,6 +209,27 @@ TEST_CASE("the record of a run goes on when it is continued, on another mesh and
   CHECK(has(info, "the last one after step 6, on mesh(shard=2)"));
 }
 
+TEST_CASE("a run that heals has one session, and is repeated as if nothing had happened") {
+  const Folder folder;
+  write_run(folder, "steps = 60\nheal = true\n", sharded);
+  const std::string script =
+      "cd " + folder.path().string() +
+      " && { " TESSERA_PROGRAM
+      " train run.toml checkpoint.every=20 > log.txt 2>&1 & R=$!; "
+      "until [ \"$(wc -l < metrics.jsonl)\" -ge 5 ]; do sleep 0.02; done 2> /dev/null; "
+      "kill -9 $(pgrep -n -P $R); wait $R; }";
+  REQUIRE(std::system(script.c_str()) == 0);
+  REQUIRE(has(read_file(folder / "log.txt"), "the run heals (1)"));
+  const Json record = Json::parse(
+      read_file(folder / "saved/step-00000060/checkpoint.json"))["scalars"][record_scalar];
+  const Json own = Json::parse(record.get<std::string>());
+  REQUIRE(own["sessions"].size() == 1);
+  CHECK(own["sessions"][0]["from"] == 0);
+  CHECK(own["sessions"][0]["ledger"]["heal"].get<double>() > 0);
+  CHECK(own["curve"].size() == 60);
+  CHECK(verify(folder, "saved")["checkpoints"].size() == 3);
+}
+
 TEST_CASE("a run that was changed afterwards is not the same, and the verdict names what") {
   const Folder folder;
   write_run(folder, "steps = 8\n");
@@ -384,6 +405,12 @@ TEST_CASE("an export is verified by computing it again, whatever its record says
   forged["record"]["curve"][0][3] = 0.5;
   folder.write("shared/record.json", forged.dump());
   CHECK(difference(verify(folder, "shared", 1), "lr in record.json", 1) != nullptr);
+
+  // A description that is not what the run was.
+  forged = record;
+  forged["record"]["sessions"][0]["config"]["train"]["seed"] = 9;
+  folder.write("shared/record.json", forged.dump());
+  CHECK(has(refusal(folder, "shared"), "train.seed is not as it was when the run was trained"));
 
   folder.write("shared/record.json", good.substr(0, good.size() - 30));
   CHECK(has(refusal(folder, "shared"), "record.json: it is not the record of an export"));

@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -80,6 +81,14 @@ std::string text_of(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+/// A word of a command; what it sets is in the config below.
+std::string without_folders_of_values(const std::string& word) {
+  const std::size_t equals = word.find('=');
+  return equals != std::string::npos && word.find('/', equals) != std::string::npos
+             ? word.substr(0, equals) + "=..."
+             : without_folders(word).get<std::string>();
+}
+
 /// "1.5 hours", of the ledgers.
 std::string time_text(const RunRecord& record) {
   double seconds = 0;
@@ -115,7 +124,7 @@ std::string history_text(const ReadRecord& read, const std::string& weights) {
     }
     std::string command;
     for (const std::string& word : one.command) {
-      command += (command.empty() ? "" : " ") + without_folders(word).get<std::string>();
+      command += (command.empty() ? "" : " ") + without_folders_of_values(word);
     }
     text += fmt::format("| {}-{} | {} | {} | {} {} | {} | {}, {}, {} x {} | {} |\n", one.from + 1,
                         one.to, cell(one.begun),

@@ -420,7 +420,6 @@ class RankRun {
                            : "save one earlier by checkpoint.every"});
     }
     const std::vector<std::vector<std::string>> rows = trainer_->roll_back(*last);
-    record_.continue_from(trainer_->record(), trainer_->done());
     if (world_.rank() == 0) {
       told_ = std::max(told_, from);
       listeners_ = RunListeners();  // they close their files

@@ -219,8 +219,7 @@ void check_order(const RunRecord& record) {
     if (one.from < 0 || one.to < one.from) {
       refuse(fmt::format("session {} goes from step {} to step {}", i + 1, one.from, one.to));
     }
-    // One that starts again from an older checkpoint takes the steps of those before it.
-    if (done >= 0 && one.from > done && !(i == 1 && record.left_out > 0)) {
+    if (done >= 0 && one.from != done && !(i == 1 && record.left_out > 0)) {
       refuse(fmt::format("session {} begins at step {}, and the one before ends at step {}", i + 1,
                          one.from, done));
     }
