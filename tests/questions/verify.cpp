@@ -420,6 +420,14 @@ TEST_CASE("an export is verified by computing it again, whatever its record says
   CHECK(difference(verify(folder, "shared", 1), "it is not in the folder", 5) != nullptr);
   folder.write("shared/record.json", good);
 
+  // A record without the weights is enough, and says so.
+  fs::create_directory(folder / "alone");
+  fs::copy(folder / "shared/record.json", folder / "alone/record.json");
+  verdict = verify(folder, "alone");
+  CHECK(verdict["checkpoints"][0]["weights"] == record["weights"]);
+  CHECK(verdict["files"] == 0);
+  CHECK(has(verdict["notes"].dump(), "the record is alone"));
+
   // The data: one byte.
   std::string text = read_file(folder / "text.txt");
   text[700] = 'X';

@@ -537,6 +537,9 @@ std::string export_checkpoint(const ExportArguments& arguments) {
     if (texts && texts->own_template && !arguments.gguf) {
       write_text((folder / "chat_template.jinja").string(), texts->opened.chat_template);
     }
+    if (written.with.ends_with(',')) {
+      written.with.pop_back();  // the list goes on
+    }
     written.with += write_record(reader, arguments, folder) + without;
   });
   return fmt::format("{} as {}{}{} written to {}\n", count_text(written.tensors, "tensor"),

@@ -306,6 +306,14 @@ std::string difference_text(const TensorSource& expected, const TensorSource& go
                   : join_words(names) + (all > most ? fmt::format(" and {} more", all - most) : "");
 }
 
+/// A record may be published without the weights.
+bool has_files(const VerifyPlan& plan) {
+  std::error_code ignored;
+  return std::ranges::any_of(plan.exported->files, [&](const RecordedFile& file) {
+    return fs::exists(fs::path(plan.run.folder) / file.name, ignored);
+  });
+}
+
 }  // namespace
 
 VerifyPlan plan_verification(const VerifyRequest& request) {
@@ -340,6 +348,10 @@ VerifyPlan plan_verification(const VerifyRequest& request) {
   }
   if (plan.exported && plan.last == plan.exported->step) {
     plan.targets.push_back({.step = plan.exported->step, .weights = plan.exported->weights});
+  }
+  if (plan.exported && !has_files(plan)) {
+    plan.notes.emplace_back(
+        "the record is alone: the hash of the weights is compared, and no file of them");
   }
   const Session own = session_here();
   for (const Session& session : plan.record.sessions) {
@@ -531,7 +543,7 @@ void compare_checkpoints(const VerifyPlan& plan, const std::string& scratch, Ver
                                      .got = differ});
     }
   }
-  if (plan.exported && plan.last == plan.exported->step) {
+  if (plan.exported && plan.last == plan.exported->step && has_files(plan)) {
     verdict.files = static_cast<std::int64_t>(plan.exported->files.size());
     for (const std::string& line : changed_exports(*plan.exported, plan.run.folder)) {
       verdict.differences.push_back(
