@@ -8,6 +8,7 @@ module;
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -265,28 +266,33 @@ constexpr std::array<std::string_view, 4> outputs = {"log", "sinks", "checkpoint
 }  // namespace
 
 void thin_curve(std::vector<CurvePoint>& curve) {
-  const auto every_of = [&](bool validated) {
-    std::int64_t every = 1;
-    const auto kept = [&] {
-      return static_cast<std::size_t>(std::ranges::count_if(curve, [&](const CurvePoint& point) {
-        return point.validation_loss.has_value() == validated && point.step % every == 0;
-      }));
-    };
-    while (kept() > most_points) {
-      every *= 2;
-    }
-    return every;
-  };
   if (curve.empty()) {
     return;
   }
-  // Of steps, the stride depends on the last one alone, so that thinning early or late is the same.
+  // Strides depend on the last step, so that thinning early or late leaves the same points.
+  constexpr auto most = static_cast<std::int64_t>(most_points);
+  const std::int64_t last = curve.back().step;
   std::int64_t steps = 1;
-  while (curve.back().step / steps > static_cast<std::int64_t>(most_points)) {
+  while (last / steps > most) {
     steps *= 2;
   }
-  const std::int64_t validated = every_of(true);
-  const std::int64_t last = curve.back().step;
+  // Every how many steps is validated: at least so many, where they are not regular.
+  std::int64_t gap = last;
+  std::int64_t before = 0;
+  for (const CurvePoint& point : curve) {
+    if (point.validation_loss && point.step != last) {
+      gap = std::min(gap, point.step - std::exchange(before, point.step));
+    }
+  }
+  std::int64_t validated = 1;
+  const auto kept = [&] {
+    return std::ranges::count_if(curve, [&](const CurvePoint& point) {
+      return point.validation_loss && point.step % validated == 0;
+    });
+  };
+  while (last / std::lcm(gap, validated) > most || kept() > most) {
+    validated *= 2;
+  }
   std::erase_if(curve, [&](const CurvePoint& point) {
     return point.step != last && point.step % (point.validation_loss ? validated : steps) != 0;
   });
