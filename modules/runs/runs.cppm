@@ -23,16 +23,18 @@ export import :dataset;      // the batches
 export import :text_files;   // the files of data.text
 
 // What a run writes of its steps.
-export import :ledger;        // where the time of a run goes
-export import :metrics;       // the metrics file
-export import :event_file;    // TensorBoard's event files
-export import :progress;      // the progress lines
-export import :listeners;     // all who are told of them, the sinks too
-export import :model_card;    // what an exported model was trained on
-export import :recorder;      // what a rank does during some steps, with times
-export import :traced_steps;  // which steps are traced
-export import :trace_file;    // the trace file
-export import :resources;     // time and memory of this process
+export import :ledger;         // where the time of a run goes
+export import :run_record;     // what it says of itself, in checkpoints and exports
+export import :export_record;  // and of what was exported of it
+export import :metrics;        // the metrics file
+export import :event_file;     // TensorBoard's event files
+export import :progress;       // the progress lines
+export import :listeners;      // all who are told of them, the sinks too
+export import :model_card;     // what an exported model was trained on
+export import :recorder;       // what a rank does during some steps, with times
+export import :traced_steps;   // which steps are traced
+export import :trace_file;     // the trace file
+export import :resources;      // time and memory of this process
 
 // What a run consists of.
 export import :objects;       // from the description to the library's objects
@@ -62,15 +64,17 @@ export import :device_fit;  // whether a device can run a step
 export import :trial;       // steps tried on the meta device, before ranks are started
 
 // From the checks before the start to the last step.
-export import :facts;        // what is known of a run before its ranks start
-export import :saved_state;  // what a run begins with, compared with its description
-export import :start;        // what a run looks at before it starts
-export import :run_lock;     // one run at a time writes a folder
-export import :rank_run;     // what one rank does, with its outputs
-export import :healing;      // ranks that die are started again
-export import :train;        // all of it, in order
+export import :record_writer;  // who keeps the record while it trains
+export import :facts;          // what is known of a run before its ranks start
+export import :saved_state;    // what a run begins with, compared with its description
+export import :start;          // what a run looks at before it starts
+export import :run_lock;       // one run at a time writes a folder
+export import :rank_run;       // what one rank does, with its outputs
+export import :healing;        // ranks that die are started again
+export import :train;          // all of it, in order
 
 // Questions to a run that has saved checkpoints.
 export import :recorded_run;  // the run, as its checkpoints describe it
 export import :step_rows;     // the rows of a step, by ranks and micro-batches
+export import :verify;        // a run repeated from its record
 export import :replay;        // a step computed again and looked at

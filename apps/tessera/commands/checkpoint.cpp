@@ -221,13 +221,28 @@ void write_card(const CheckpointReader& reader, const ExportArguments& arguments
   write_text((folder / "README.md").string(), runs::model_card(reader, name, what));
 }
 
+/// After all other files. Returns what to say of it.
+std::string write_record(const CheckpointReader& reader, const ExportArguments& arguments,
+                         const fs::path& folder) {
+  const std::string why_not = runs::write_export_record(
+      reader, folder.string(),
+      {.format = arguments.adapter ? "adapter"
+                 : arguments.gguf  ? "gguf"
+                                   : "transformers",
+       .dtype = arguments.dtype,
+       .tokenizer = !arguments.no_tokenizer,
+       .max_file_bytes = static_cast<std::int64_t>(arguments.max_file_bytes)});
+  return why_not.empty() ? fmt::format(", {}", runs::record_file)
+                         : fmt::format(", without a record of the run ({})", why_not);
+}
+
 std::string text_of(const hub::ModelShape& model) {
   return fmt::format("{}, {} parameters", model.family,
                      format_count(static_cast<double>(model.parameters())));
 }
 
-void export_adapter(const ExportArguments& arguments, const CheckpointReader& reader,
-                    const hub::Updates& updates, const hub::ModelShape& model) {
+std::string export_adapter(const ExportArguments& arguments, const CheckpointReader& reader,
+                           const hub::Updates& updates, const hub::ModelShape& model) {
   if (updates.empty()) {
     fail_input({.thing = arguments.checkpoint,
                 .wrong = "its model has no low-rank updates (LoRA)",
@@ -238,16 +253,18 @@ void export_adapter(const ExportArguments& arguments, const CheckpointReader& re
   check_no_new_tokens(model, start_folder(reader), arguments.checkpoint);
   const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
   std::size_t tensors = 0;
+  std::string record;
   write_folder(arguments.folder, [&](const fs::path& folder) {
     const std::string base = start_folder(reader);
     tensors =
         hub::write_peft(reader, updates, "model.", base, hub::type_named(dtype), folder.string());
     write_card(reader, arguments, folder, "An adapter (LoRA) of a " + text_of(model));
+    record = write_record(reader, arguments, folder);
   });
-  fmt::print(
-      "{} tensors of the updates of {} layers as {}, adapter_config.json and README.md, written to "
-      "{}\n",
-      tensors, updates.size(), dtype, arguments.folder);
+  return fmt::format(
+      "{} tensors of the updates of {} layers as {}, adapter_config.json and README.md{}, written "
+      "to {}\n",
+      tensors, updates.size(), dtype, record, arguments.folder);
 }
 
 struct ExportedFiles {
@@ -373,8 +390,8 @@ struct ClassFolder {
   std::function<void(const TensorSource&, const std::string&)> write;
 };
 
-void export_classes(const ExportArguments& arguments, const hub::WholeCheckpoint& whole,
-                    const ClassFolder& model) {
+std::string export_classes(const ExportArguments& arguments, const hub::WholeCheckpoint& whole,
+                           const ClassFolder& model) {
   const CheckpointReader& reader = whole.reader();
   if (arguments.adapter || arguments.gguf) {
     fail_input({.thing = reader.path(),
@@ -396,39 +413,38 @@ void export_classes(const ExportArguments& arguments, const hub::WholeCheckpoint
     if (!images.empty()) {
       write_text((folder / "preprocessor_config.json").string(), images);
       with = ", preprocessor_config.json";
-      return;
+    } else {
+      with = arguments.no_tokenizer ? "" : carry_tokenizer(source_of(reader), folder);
     }
-    with = arguments.no_tokenizer ? "" : carry_tokenizer(source_of(reader), folder);
+    with += write_record(reader, arguments, folder);
   });
-  fmt::print("{} with {} as {}, config.json{} written to {}\n", model.what,
-             count_text(model.labels, "label"), model.dtype.empty() ? "float32" : model.dtype, with,
-             arguments.folder);
+  return fmt::format("{} with {} as {}, config.json{} written to {}\n", model.what,
+                     count_text(model.labels, "label"),
+                     model.dtype.empty() ? "float32" : model.dtype, with, arguments.folder);
 }
 
-/// Exports a model that tells classes; false: it is another one.
-bool exports_classes(const ExportArguments& arguments, const hub::WholeCheckpoint& whole) {
+/// Exports a model that tells classes, and says what there is to say; empty: it is another one.
+std::string exported_classes(const ExportArguments& arguments, const hub::WholeCheckpoint& whole) {
   const CheckpointReader& reader = whole.reader();
   if (auto encoder = encoders::stored_encoder(reader.meta(), reader.path())) {
-    export_classes(arguments, whole,
-                   {.what = fmt::format("an encoder ({})", encoder->family),
-                    .dtype = encoder->dtype,
-                    .labels = encoder->labels.size(),
-                    .write = [&](const TensorSource& tensors, const std::string& folder) {
-                      encoders::write_encoder_folder(*encoder, tensors, folder, "model.");
-                    }});
-    return true;
+    return export_classes(arguments, whole,
+                          {.what = fmt::format("an encoder ({})", encoder->family),
+                           .dtype = encoder->dtype,
+                           .labels = encoder->labels.size(),
+                           .write = [&](const TensorSource& tensors, const std::string& folder) {
+                             encoders::write_encoder_folder(*encoder, tensors, folder, "model.");
+                           }});
   }
   if (auto decoder = hub::stored_classifier(reader.meta(), reader.path())) {
-    export_classes(arguments, whole,
-                   {.what = fmt::format("a decoder ({})", decoder->model.family),
-                    .dtype = decoder->model.dtype,
-                    .labels = decoder->labels.size(),
-                    .write = [&](const TensorSource& tensors, const std::string& folder) {
-                      hub::write_classifier_folder(*decoder, tensors, folder, "model.");
-                    }});
-    return true;
+    return export_classes(arguments, whole,
+                          {.what = fmt::format("a decoder ({})", decoder->model.family),
+                           .dtype = decoder->model.dtype,
+                           .labels = decoder->labels.size(),
+                           .write = [&](const TensorSource& tensors, const std::string& folder) {
+                             hub::write_classifier_folder(*decoder, tensors, folder, "model.");
+                           }});
   }
-  return false;
+  return "";
 }
 
 }  // namespace
@@ -436,7 +452,7 @@ bool exports_classes(const ExportArguments& arguments, const hub::WholeCheckpoin
 namespace {
 
 /// A model folder or a GGUF file in another form.
-void export_folder(const ExportArguments& arguments) {
+std::string export_folder(const ExportArguments& arguments) {
   const std::string& path = arguments.checkpoint;
   if (arguments.adapter || !arguments.base.empty()) {
     fail_input({.thing = path,
@@ -465,7 +481,7 @@ void export_folder(const ExportArguments& arguments) {
     written = arguments.gguf ? write_gguf(source, model, named, arguments, folder)
                              : write_hub(source, model, named, arguments, folder);
   });
-  fmt::print(
+  return fmt::format(
       "{} as {}{}{}{} written to {}\n", count_text(written.tensors, "tensor"), model.dtype,
       adapted ? fmt::format(" (with the updates of {})", arguments.merged) : "", written.with,
       weights.further().empty() ? ""
@@ -476,12 +492,11 @@ void export_folder(const ExportArguments& arguments) {
 
 }  // namespace
 
-int run_checkpoint_export(const ExportArguments& arguments) {
+std::string export_checkpoint(const ExportArguments& arguments) {
   const std::string& path = arguments.checkpoint;
   std::error_code ignored;
   if (fs::exists(fs::path(path) / "config.json", ignored) || !hub::gguf_file(path).empty()) {
-    export_folder(arguments);
-    return 0;
+    return export_folder(arguments);
   }
   if (!arguments.merged.empty()) {
     fail_input({.thing = path,
@@ -493,8 +508,8 @@ int run_checkpoint_export(const ExportArguments& arguments) {
                                    arguments.adapter ? hub::BaseUse::names : hub::BaseUse::values,
                                    arguments.base);
   const CheckpointReader& reader = whole.reader();
-  if (exports_classes(arguments, whole)) {
-    return 0;
+  if (std::string said = exported_classes(arguments, whole); !said.empty()) {
+    return said;
   }
   hub::ModelShape model = hub::stored_model(reader.meta(), path);
   const hub::Updates updates = hub::stored_updates(reader.meta(), path);
@@ -505,8 +520,7 @@ int run_checkpoint_export(const ExportArguments& arguments) {
   }
   check_form(arguments, model.dtype);
   if (arguments.adapter) {
-    export_adapter(arguments, reader, updates, model);
-    return 0;
+    return export_adapter(arguments, reader, updates, model);
   }
   ExportedFiles written;
   write_folder(arguments.folder, [&](const fs::path& folder) {
@@ -523,13 +537,21 @@ int run_checkpoint_export(const ExportArguments& arguments) {
     if (texts && texts->own_template && !arguments.gguf) {
       write_text((folder / "chat_template.jinja").string(), texts->opened.chat_template);
     }
-    written.with += without;
+    if (written.with.ends_with(',')) {
+      written.with.pop_back();  // the list goes on
+    }
+    written.with += write_record(reader, arguments, folder) + without;
   });
-  fmt::print("{} as {}{}{} written to {}\n", count_text(written.tensors, "tensor"), model.dtype,
-             updates.empty() ? ""
-                             : fmt::format(" (the low-rank updates of {} are merged)",
-                                           count_text(updates.size(), "layer")),
-             written.with, arguments.folder);
+  return fmt::format("{} as {}{}{} written to {}\n", count_text(written.tensors, "tensor"),
+                     model.dtype,
+                     updates.empty() ? ""
+                                     : fmt::format(" (the low-rank updates of {} are merged)",
+                                                   count_text(updates.size(), "layer")),
+                     written.with, arguments.folder);
+}
+
+int run_checkpoint_export(const ExportArguments& arguments) {
+  fmt::print("{}", export_checkpoint(arguments));
   return 0;
 }
 

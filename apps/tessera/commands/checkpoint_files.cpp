@@ -12,6 +12,7 @@ module;
 #include <set>
 #include <string>
 #include <tessera/json.hpp>
+#include <tessera/shown.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -28,6 +29,7 @@ import tessera.checkpoint;
 import tessera.app.base;
 import tessera.hub;
 import tessera.encoders;
+import tessera.runs;
 
 // Content of checkpoints and model folders: shown, compared, and written in other formats.
 namespace tessera::app {
@@ -49,7 +51,28 @@ struct RunStatements {
   std::string model;
   std::string mesh;
   std::string written_by;  // the version of Tessera; empty: one that does not say
+  runs::ReadRecord record = {.record = {}, .problem = "there is none"};
 };
+
+/// The scalar of a checkpoint that has the record of its run.
+const std::string record_scalar = std::string("progress.text.") + runs::record_text;
+
+/// "3 starts (12 s), the last one after step 20, on mesh(shard=2), by tessera train run.toml".
+std::string text_of(const runs::RunRecord& record) {
+  const runs::Session& last = record.sessions.back();
+  std::string command;
+  for (const std::string& word : last.command) {
+    command += (command.empty() ? "" : " ") + word;
+  }
+  double seconds = 0;
+  for (const runs::Session& one : record.sessions) {
+    seconds += one.ledger.total();
+  }
+  return fmt::format("{} ({:.0f} s), the last one after step {}, on {}, by {}",
+                     count_text(std::ssize(record.sessions) + record.left_out, "start"), seconds,
+                     last.from, shown(last.mesh),
+                     command.empty() ? "a program of its own" : shown(command));
+}
 
 RunStatements about(const TensorSource& source) {
   RunStatements result;
@@ -77,6 +100,16 @@ RunStatements about(const TensorSource& source) {
   }
   if (meta.contains("fingerprint")) {
     result.fingerprint = std::move(meta["fingerprint"]);
+    if (const auto* const reader = dynamic_cast<const CheckpointReader*>(&source)) {
+      result.record = runs::stored_record(*reader);
+    }
+  } else if (std::error_code ignored; std::filesystem::exists(
+                 std::filesystem::path(source.path()) / runs::record_file, ignored)) {
+    try {
+      result.record = {.record = runs::read_export_record(source.path()).record, .problem = {}};
+    } catch (const Error& error) {
+      result.record.problem = error.what();
+    }
   }
   for (const auto& [name, info] : source.tensors()) {
     const std::string layout = source.saved_layout(name);
@@ -104,6 +137,9 @@ void print_json(const OpenedTensors& opened, const RunStatements& run) {
     }
     json["run"] = parse_ordered_json(json_text(run.fingerprint));
   }
+  if (run.record.problem.empty()) {
+    json["record"] = parse_ordered_json(runs::to_json(run.record.record));
+  }
   if (const auto& base = source.base()) {
     json["base"] = {{"path", base->path}, {"hash", base->hash}, {"tensors", Json::array()}};
     for (const auto& [name, info] : base->tensors) {
@@ -112,7 +148,9 @@ void print_json(const OpenedTensors& opened, const RunStatements& run) {
   }
   json["scalars"] = Json::object();
   for (const auto& [name, scalar] : source.scalars()) {
-    json["scalars"][name] = scalar_json(scalar);
+    if (name != record_scalar) {  // it is above, or damaged
+      json["scalars"][name] = scalar_json(scalar);
+    }
   }
   json["tensors"] = Json::object();
   for (const auto& [name, info] : source.tensors()) {
@@ -203,6 +241,11 @@ int run_checkpoint_info(const std::string& path, bool json) {
   }
   if (!run.mesh.empty()) {
     rows.push_back({"mesh", run.mesh});
+  }
+  if (run.record.problem.empty()) {
+    rows.push_back({"record", text_of(run.record.record)});
+  } else if (run.record.problem != RunStatements().record.problem) {
+    rows.push_back({"record", run.record.problem});
   }
   for (const char* key : {"optimizer.name", "train.seed", "data.content"}) {
     if (run.fingerprint.contains(key)) {

@@ -55,6 +55,7 @@ class CommandLine {
     add_text_commands(app_, chosen);
     add_data();
     add_replay();
+    add_verify();
     add_checkpoint();
     add_bench();
     add_layout();
@@ -363,6 +364,29 @@ class CommandLine {
         ->type_name("FILE");
   }
 
+  void add_verify() {
+    CLI::App* command = add("verify", "Repeat a run from its record, and compare every bit",
+                            [this] { return run_verify(verified_); });
+    command
+        ->add_option("FOLDER", verified_.folder,
+                     "The folder of a run, of its checkpoints, one checkpoint, or an export")
+        ->required();
+    add_plugins(*command, verified_.plugins);
+    command->add_option("--steps", verified_.steps, "Only these steps, from 1")
+        ->type_name("FIRST:LAST");
+    command
+        ->add_option("--layout", verified_.layout,
+                     "By the mesh and the [[parallel]] entries of this config, for a run with "
+                     "train.reproducible=layout")
+        ->type_name("CONFIG");
+    command
+        ->add_option("--in", verified_.seen_from,
+                     "Where relative paths of the record begin (default: where the run was "
+                     "started, or here)")
+        ->type_name("FOLDER");
+    command->add_flag("--json", verified_.json, "Print JSON");
+  }
+
   void add_ops() {
     CLI::App* command = add("ops", "List the operators: arguments, effects, layouts that propagate",
                             [this] { return run_ops(ops_); });
@@ -628,6 +652,7 @@ class CommandLine {
   CLI::App app_{"Tessera trains models that are distributed over a mesh of ranks.", "tessera"};
   TrainArguments train_;
   DataShowArguments show_data_;
+  VerifyArguments verified_;
   QuestionArguments asked_;
   OpsArguments ops_;
   BenchArguments bench_;

@@ -21,6 +21,9 @@ runs::RunSpec load_run_config(const TrainArguments& arguments) {
       arguments.config, arguments.overrides,
       [&](const runs::RunSpec& opened) { runs::use_plugins(opened, arguments.plugins); });
   config.machine = arguments.machine;
+  config.command = {"tessera", "train", arguments.config};
+  config.command.insert(config.command.end(), arguments.overrides.begin(),
+                        arguments.overrides.end());
   return config;
 }
 

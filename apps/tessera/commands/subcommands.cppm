@@ -183,6 +183,19 @@ int run_data_seen(const QuestionArguments& arguments);
 /// has recorded, else 0. Errors (input): those of runs::open_replay.
 int run_replay(const QuestionArguments& arguments);
 
+struct VerifyArguments {
+  std::string folder;  // of a run, of its checkpoints, a checkpoint, or an export
+  std::vector<std::string> plugins = {};
+  std::string steps = {};      // "400:420"; empty: all
+  std::string layout = {};     // a config; empty: the run's own
+  std::string seen_from = {};  // where relative paths of an export's data are; empty: here
+  bool json = false;
+};
+/// `tessera verify`: repeats a run from its record, or some steps of it. Returns 1 where something
+/// is not the same in all bits, else 0. Errors (input): those of runs::plan_verification and
+/// runs::open_segment.
+int run_verify(const VerifyArguments& arguments);
+
 int run_checkpoint_info(const std::string& path, bool json);
 /// Compares all bytes of a checkpoint, or of every checkpoint in a folder of them, with their
 /// hashes. Error (input) that lists all damage.
@@ -203,6 +216,8 @@ struct ExportArguments {
 /// transformers reads them, or model.gguf with all of it: all of them or none. Updates are
 /// merged with the weights; or, with `adapter`, they alone are written as PEFT reads them.
 int run_checkpoint_export(const ExportArguments& arguments);
+/// The same without printing: what there is to say of it.
+std::string export_checkpoint(const ExportArguments& arguments);
 
 struct ConvertArguments {
   std::string from;

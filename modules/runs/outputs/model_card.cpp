@@ -1,6 +1,7 @@
 module;
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -80,6 +81,75 @@ std::string text_of(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+/// A word of a command; what it sets is in the config below.
+std::string without_folders_of_values(const std::string& word) {
+  const std::size_t equals = word.find('=');
+  return equals != std::string::npos && word.find('/', equals) != std::string::npos
+             ? word.substr(0, equals) + "=..."
+             : without_folders(word).get<std::string>();
+}
+
+/// "1.5 hours", of the ledgers.
+std::string time_text(const RunRecord& record) {
+  double seconds = 0;
+  for (const Session& one : record.sessions) {
+    seconds += one.ledger.total();
+  }
+  return seconds < 120     ? fmt::format("{:.0f} seconds", seconds)
+         : seconds < 7'200 ? fmt::format("{:.1f} minutes", seconds / 60)
+                           : fmt::format("{:.1f} hours", seconds / 3'600);
+}
+
+/// Who trained which steps with what, and the curve's main numbers.
+std::string history_text(const ReadRecord& read, const std::string& weights) {
+  std::string text =
+      fmt::format("\n## How it was trained\n\nHash of its weights: {}\n", code(weights));
+  if (!read.problem.empty()) {
+    return text + fmt::format("\nThe checkpoint's record of its run: {}.\n", cell(read.problem));
+  }
+  const RunRecord& record = read.record;
+  text += fmt::format(
+      "\n{} in {}{}. 'tessera verify' repeats them from record.json.\n\n"
+      "| steps | begun | command | program | plugins | machine | mesh |\n"
+      "| --- | --- | --- | --- | --- | --- | --- |\n",
+      count_text(record.step(), "step"), time_text(record),
+      record.left_out == 0
+          ? ""
+          : fmt::format(", with {} that are not listed", count_text(record.left_out, "start")));
+  for (const Session& one : record.sessions) {
+    std::string plugins;
+    for (const RecordedPlugin& plugin : one.plugins) {
+      plugins += fmt::format("{}{} {} {}", plugins.empty() ? "" : ", ", plugin.name, plugin.version,
+                             plugin.hash);
+    }
+    std::string command;
+    for (const std::string& word : one.command) {
+      command += (command.empty() ? "" : " ") + without_folders_of_values(word);
+    }
+    text += fmt::format("| {}-{} | {} | {} | {} {} | {} | {}, {}, {} x {} | {} |\n", one.from + 1,
+                        one.to, cell(one.begun),
+                        command.empty() ? "a program of its own" : code(command), cell(one.version),
+                        code(one.program), plugins.empty() ? "-" : code(plugins),
+                        cell(one.processor), cell(one.system), count_text(one.machines, "machine"),
+                        count_text(one.cores, "core"), cell(one.mesh));
+  }
+  const CurvePoint* best = nullptr;
+  for (const CurvePoint& point : record.curve) {
+    if (point.validation_loss &&
+        (best == nullptr || *point.validation_loss < *best->validation_loss)) {
+      best = &point;
+    }
+  }
+  if (!record.curve.empty()) {
+    text +=
+        fmt::format("\nLoss of step {}: {}", record.curve.back().step, record.curve.back().loss);
+    text += best == nullptr ? ".\n"
+                            : fmt::format("; best validation loss {}, after step {}.\n",
+                                          *best->validation_loss, best->step);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string model_card(const CheckpointReader& checkpoint, const std::string& name,
@@ -105,6 +175,7 @@ std::string model_card(const CheckpointReader& checkpoint, const std::string& na
     for (const auto& [key, value] : fingerprint.items()) {
       card += fmt::format("| {} | {} |\n", code(key), code(json_text(value)));
     }
+    card += history_text(stored_record(checkpoint), stored_hash(checkpoint, "model."));
     const std::string text = config_text(config);
     const std::string fence = block_fence(text);
     card += fmt::format("\n## The config\n\n{}json\n{}\n{}\n", fence, text, fence);

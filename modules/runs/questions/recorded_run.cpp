@@ -20,6 +20,7 @@ module tessera.runs;
 import tessera.base;
 import tessera.checkpoint;
 import tessera.train;
+import :repeated_spec;
 import :record_members;
 
 namespace tessera::runs {
@@ -49,7 +50,8 @@ std::string absolute_path(const std::string& path) {
   return error ? path : absolute.lexically_normal().string();
 }
 
-/// Nothing that a question leads to is written where the run writes.
+}  // namespace
+
 void remove_outputs(RunSpec& spec) {
   spec.log.metrics.clear();
   spec.log.tensorboard.clear();
@@ -71,6 +73,8 @@ void remove_outputs(RunSpec& spec) {
   }
 }
 
+namespace {
+
 std::string text_member(const nlohmann::json& json, const char* name) {
   return json.is_object() && json.contains(name) && json[name].is_string()
              ? json[name].get<std::string>()
@@ -83,8 +87,9 @@ std::vector<std::string> changed_files(const std::string& record) {
   for (const nlohmann::json& file : parse_json(record, false)) {
     const std::string path = text_member(file, "path");
     const FileTimes now = times_of(path);
+    // The record of an export has no times.
     const bool same = file.contains("bytes") && file["bytes"] == now.bytes &&
-                      text_member(file, "modified") == now.modified;
+                      (!file.contains("modified") || text_member(file, "modified") == now.modified);
     if (!path.empty() && !same) {
       changed.push_back(now.bytes < 0 ? shown(path) + " (which is gone)" : shown(path));
     }

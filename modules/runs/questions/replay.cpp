@@ -36,6 +36,7 @@ import tessera.nn;
 import tessera.optim;
 import tessera.parallel;
 import tessera.train;
+import :repeated_spec;
 
 namespace tessera::runs {
 namespace {
@@ -292,7 +293,8 @@ std::string why_not_eager(const RunSpec& config) {
   return "";
 }
 
-/// Sections of another config by which a run is replayed. Error (input): it is of another run.
+}  // namespace
+
 RunSpec with_layout(RunSpec spec, const RunSpec& layout) {
   std::vector<std::string> differ;
   for (const Key& key : config_keys(spec.model.family)) {
@@ -317,8 +319,6 @@ RunSpec with_layout(RunSpec spec, const RunSpec& layout) {
   spec.train.device = layout.train.device;
   return spec;
 }
-
-}  // namespace
 
 OpenedRun open_replay(const RecordedRun& run, const ReplayRequest& request,
                       const std::optional<RunSpec>& layout, const std::string& scratch) {

@@ -143,7 +143,8 @@ class RankRun {
         ledger_(ledger_of(start, before_)),
         booked_(before_.book),
         repeats_to_(std::max(start.told, before_.step)),
-        trace_(run.config, to_string(make_mesh(run.config)), start.step, world) {
+        trace_(run.config, to_string(make_mesh(run.config)), start.step, world),
+        record_(start.session) {
     ops::set_threads(threads_of_rank(run.config));
     world.set_background(run.config.mesh.background);
     world.set_device_collectives(run.config.mesh.device_collectives);
@@ -167,6 +168,7 @@ class RankRun {
       trainer_->capture_ahead();
       compare_programs(world, trainer_->program());
     }
+    const std::string of_record = record_.continue_from(trainer_->record(), trainer_->done());
     identity_ = start.identity;
     begun_at_ = kept_ != nullptr ? start.begun : trainer_->done();
     policy_ = spike_policy(run.config);
@@ -181,6 +183,9 @@ class RankRun {
       }
       for (const std::string& text : start.notes) {
         note(text);
+      }
+      if (!of_record.empty()) {
+        note(of_record);
       }
       if (world.size() > 1 && run.config.mesh.measure_links) {
         note("links measured: " + links_text(mesh));
@@ -258,7 +263,11 @@ class RankRun {
       stragglers_->watch(world_, trainer_->done());
     }
     write_program();
-    if (world_.rank() == 0 && (stop || trainer_->done() == run_.config.train.steps)) {
+    const bool ends = stop || trainer_->done() == run_.config.train.steps;
+    if (world_.rank() == 0 && (ends || checkpoints_->takes_state_after(trainer_->done()))) {
+      trainer_->set_record(record_.text(trainer_->done(), ledger_.book()));
+    }
+    if (world_.rank() == 0 && ends) {
       listeners_.end_steps();
       if (run_.config.graph.capture) {
         note("steps: " + to_string(trainer_->replays()));
@@ -448,6 +457,7 @@ class RankRun {
     }
     const TimeBook book = ledger_.book();
     metrics.ledger = book - std::exchange(booked_, book);
+    record_.step(metrics);
     listeners_.step({.metrics = metrics,
                      .gemm_share = step_flops_ / metrics.seconds / ceiling_,
                      .again = metrics.step <= told_});
@@ -513,6 +523,7 @@ class RankRun {
   RunListeners listeners_;                // none, but for rank 0
   std::optional<Stragglers> stragglers_;  // rank 0's
   TraceSteps trace_;
+  RecordWriter record_;
   double ceiling_ = 1;
   bool program_tried_ = false;
   std::vector<LayerLoads> loads_;  // of the last step

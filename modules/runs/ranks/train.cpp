@@ -140,6 +140,7 @@ void check_start(OpenedRun& opened, bool weight_values) {
 }
 
 int train(OpenedRun& opened) {
+  opened.start.session = session_of(opened.run);
   const auto rank_run = [&](collective::World& world) {
     if (opened.lock) {
       opened.lock->leave_to_owner();

@@ -9,6 +9,7 @@ import tessera.train;
 import :fingerprint;
 import :ledger;
 import :rates;
+import :run_record;
 import :spec;
 import :task;
 
@@ -45,6 +46,7 @@ struct StartPoint {
   std::string identity = {};         // see run_identity
   double time_begun = 0;             // by steady_seconds(): when the run was opened
   std::int64_t told = 0;  // the last step that the metrics file has of the run that is continued
+  Session session = {};   // what the record of the run says of this start
   TimeBoard* board = nullptr;  // with `kept`: what the ranks book, for those that replace them
 };
 

@@ -311,6 +311,8 @@ struct RunSpec {
   /// This machine among those of the run: no key, as it is another one on each.
   collective::MachineOptions machine;
 
+  /// The words of the command that reads it, for records; empty: a program made it.
+  std::vector<std::string> command = {};
   std::filesystem::path file;  // that it was read from, as it was named; empty: a program made it
   std::map<std::string, SourceLine> given;  // by key; by section, where the file has its first line
 

@@ -298,20 +298,38 @@ void Trainer::resume(const MemoryStateStore& kept) {
   take_texts();
 }
 
+std::string Trainer::checkpoint_meta(const std::string& updates) const {
+  std::string of_task = record_members(run_);
+  for (const auto& [name, json] : run_.task->checkpoint_meta()) {
+    of_task += fmt::format(R"("{}": {}, )", name, json);
+  }
+  return fmt::format(R"({{"written_by": "{}", "config": {}, {}"fingerprint": {}, {}}})",
+                     plugin::host_version(), to_json(run_.config), of_task,
+                     to_json(run_.fingerprint), updates);
+}
+
+void Trainer::save(const std::string& folder) {
+  training_->checkpoints().save(folder, checkpoint_meta(hub::updates_member(*model_)));
+}
+
+void Trainer::set_record(std::string text) {
+  training_->checkpoints().texts()[record_text] = std::move(text);
+}
+
+std::string Trainer::record() const {
+  const auto& texts = training_->checkpoints().texts();
+  const auto found = texts.find(record_text);
+  return found == texts.end() ? std::string() : found->second;
+}
+
 RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
                                     MemoryStateStore* kept) {
   const CheckpointConfig& config = run_.config.checkpoint;
   if (!config.folder.empty() && collective::World::current().rank() == 0) {
     run_.task->keep_files(config.folder);
   }
-  const auto meta_data = [&run = run_, updates = hub::updates_member(*model_)] {
-    std::string of_task = record_members(run);
-    for (const auto& [name, json] : run.task->checkpoint_meta()) {
-      of_task += fmt::format(R"("{}": {}, )", name, json);
-    }
-    return fmt::format(R"({{"written_by": "{}", "config": {}, {}"fingerprint": {}, {}}})",
-                       plugin::host_version(), to_json(run.config), of_task,
-                       to_json(run.fingerprint), updates);
+  const auto meta_data = [this, updates = hub::updates_member(*model_)] {
+    return checkpoint_meta(updates);
   };
   return {*training_,
           {.folder = config.folder,

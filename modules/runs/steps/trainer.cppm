@@ -47,6 +47,13 @@ class Trainer {
   RunCheckpoints checkpoints(std::function<void(const std::string&)> say,
                              MemoryStateStore* kept = nullptr);
 
+  /// Saves one checkpoint now, as those of the run.
+  void save(const std::string& folder);
+  /// The text of the run's record in the state that is saved and kept; that of the state which was
+  /// loaded last; empty: it has none.
+  void set_record(std::string text);
+  std::string record() const;
+
   /// Where steps book the time in which rows are read and programs made; null: nowhere. It must
   /// live as long.
   void set_ledger(TimeLedger* ledger) { ledger_ = ledger; }
@@ -114,6 +121,9 @@ class Trainer {
   std::size_t kept_bytes() const;
 
  private:
+  /// What a checkpoint says of the run besides its state. `updates`: the member that
+  /// hub::updates_member makes.
+  std::string checkpoint_meta(const std::string& updates) const;
   /// Functions of a step that reads these rows.
   StepFunctions functions(std::function<Tensors(const BatchPart&)> rows) const;
   StepBatch batch_of(const StepRows& rows, bool last = false) const;
