@@ -28,6 +28,14 @@ struct RecordedRun {
   std::string files = "[]";  // those of the data, as JSON (record_members)
 };
 
+/// The checkpoints in the folder of a run, or the one that it is, by steps. Error (input): there is
+/// none.
+std::vector<RecordedRun::Checkpoint> saved_checkpoints(const std::string& folder);
+/// The one that has the description by which a step was taken: the first one that was saved after
+/// it; 0, and a step that is not in any: the last one.
+const RecordedRun::Checkpoint& describing_checkpoint(
+    const std::vector<RecordedRun::Checkpoint>& saved, std::int64_t step);
+
 /// The run whose checkpoints are in a folder, or whose one checkpoint it is. Its plugins are made
 /// known, and those of `plugins` (files or folders). Errors (input): there is no checkpoint; the
 /// newest one cannot be read, is not of 'tessera train', or of a version with other keys; a plugin
