@@ -69,7 +69,7 @@ inline std::string records(int count) {
 }
 
 inline std::string config(const std::string& data, const std::string& train,
-                   const std::string& more = "") {
+                          const std::string& more = "") {
   return model + "[data]\nseq_len = 24\nvalidation = 0\n" + data + "[train]\n" + train +
          "[checkpoint]\nfolder = \"saved\"\nevery = 4\nkeep = 0\n" + more;
 }

@@ -14,7 +14,7 @@ namespace {
 using namespace asked;
 
 const std::string bend =
-    "[[parallel]]\nstyle = \"Bend\"\naxis = \"shard\"\non = [\"model.layers.1.mlp.down_proj\"]\n";
+    "[[parallel]]\nstyle = \"Bend\"\naxis = \"shard\"\non = [\"model.layers.0.mlp.down_proj\"]\n";
 const std::string one_rank = "[mesh]\naxes = [\"shard\"]\nshape = [1]\n";
 
 /// A version of the plugin in tests/questions/libraries/bend.cpp.
@@ -58,7 +58,7 @@ TEST_CASE("a wrong operator, style or optimizer of a plugin is named, with eleme
     if (*step == 0) {
       CHECK(wrong["call"]["operator"] == "bend");
       CHECK(wrong["call"]["phase"] == "forward");
-      CHECK(wrong["call"]["module"] == "model.layers.1.mlp.down_proj");
+      CHECK(wrong["call"]["module"] == "model.layers.0.mlp.down_proj");
       CHECK(wrong["begins_here"] == true);
       CHECK(wrong["operands"].empty());
       REQUIRE(wrong["elements"].size() == 1);
@@ -75,7 +75,7 @@ TEST_CASE("a wrong operator, style or optimizer of a plugin is named, with eleme
   train_as(folder, "style", bent("style"));
   const Json style = json_of(folder, "bisect right style", 1);
   CHECK(style["call"]["operator"] == "mul_scalar");
-  CHECK(style["call"]["module"] == "model.layers.1.mlp.down_proj");
+  CHECK(style["call"]["module"] == "model.layers.0.mlp.down_proj");
   CHECK(style["other_arguments"] == true);
   CHECK(has(style["text"].get<std::string>(), "1.25"));
 
@@ -114,7 +114,7 @@ TEST_CASE("runs of several layouts agree within the tolerance, and a wrong opera
   const std::string more = "seed = 5\n";
   train_as(folder, "one", bent("right", more));
   const std::string bend_of_two =
-      "[[parallel]]\nstyle = \"Bend\"\naxis = \"AXIS\"\non = [\"model.layers.1.mlp.down_proj\"]\n";
+      "[[parallel]]\nstyle = \"Bend\"\naxis = \"AXIS\"\non = [\"model.layers.0.mlp.down_proj\"]\n";
   for (const std::string& mesh : {sharded, tensor_parallel}) {
     std::string style = bend_of_two;
     style.replace(style.find("AXIS"), 4, mesh == sharded ? "shard" : "tensor");
@@ -122,14 +122,13 @@ TEST_CASE("runs of several layouts agree within the tolerance, and a wrong opera
       INFO(mesh << version);
       folder.write("other.toml", bent(version, more, mesh + style));
       const bool right = version == std::string("right");
-      const Json found =
-          json_of(folder, "bisect one --step 6 --layout other.toml", right ? 0 : 1);
+      const Json found = json_of(folder, "bisect one --step 6 --layout other.toml", right ? 0 : 1);
       INFO(found.dump(1));
       CHECK(found["view"] == "written");
       CHECK(found["compared"].get<int>() > (right ? 100 : 10));
       if (!right) {
         CHECK(found["call"]["operator"] == "bend");
-        CHECK(found["call"]["module"] == "model.layers.1.mlp.down_proj");
+        CHECK(found["call"]["module"] == "model.layers.0.mlp.down_proj");
         CHECK(found["begins_here"] == true);
         CHECK_FALSE(found["elements"].empty());
       }
@@ -161,10 +160,10 @@ TEST_CASE("what cannot be compared is an error that says why, and nothing of a r
   CHECK(has(error_of("one one --step 3"), "there is no checkpoint before step 3"));
   CHECK(has(error_of("one --against captured"), "there is no such way"));
   CHECK(has(error_of("one --other-program ./no-program"), "./no-program cannot be started"));
-  CHECK(has(error_of("one --other-program /bin/false"), "the second"));
+  CHECK(has(error_of("one --other-program /bin/false"), "/bin/false ended with 1"));
   CHECK(has(error_of("one one --step 6 --tolerance 2"), "--tolerance"));
   CHECK(has(error_of("one one --step 6 --keep one"), "is not empty"));
-  CHECK(has(error_of("one --layout deep.toml"), "its config is of another run"));
+  CHECK(has(error_of("one --layout faster.toml"), "its config is of another run"));
   std::filesystem::remove(folder.path() / "one.jsonl");
   CHECK(has(error_of("one faster"), "they are not runs"));
   train_as(folder, "two", text);
@@ -183,4 +182,23 @@ TEST_CASE("a captured step has the calls of the step as it is written") {
   INFO(found.dump(1));
   CHECK(found["same"] == true);
   CHECK(found["compared"].get<int>() > 50);
+}
+
+TEST_CASE("the first operator that is wrong on a new device is found by one command") {
+  const Folder folder;
+  folder.write("rows.jsonl", records(40));
+  train_as(folder, "run", config(jsonl, "steps = 8\nbatch = 4\nthreads = 1\n"));
+  const auto command = [](const std::string& version) {
+    return "bisect run --device Toy --plugin " BISECT_DEVICES "/" + version + "/Toy.so";
+  };
+  const Json right = json_of(folder, command("right"));
+  CHECK(right["same"] == true);
+  CHECK(right["compared"].get<int>() > 100);
+  const Json wrong = json_of(folder, command("wrong"), 1);
+  INFO(wrong.dump(1));
+  CHECK(wrong["call"]["operator"] == "swiglu");
+  CHECK(wrong["call"]["module"] == "model.layers.0.mlp");
+  CHECK(wrong["call"]["phase"] == "forward");
+  CHECK(wrong["begins_here"] == true);
+  CHECK(wrong["elements"][0]["element"] == Json({0, 0, 7}));
 }

@@ -29,6 +29,7 @@ my ($repository, $build, $ninja, @names) = @ARGV;
 die "usage: bisect_faults.pl REPOSITORY BUILD NINJA [NAME...]\n" unless defined $ninja;
 $_ = abs_path($_) // die "no such folder\n" for $repository, $build;
 $| = 1;
+$ENV{TESSERA_PLUGIN_PATH} = "$build/lib/tessera/plugins";
 
 my $model = "dim = 16\nlayers = 2\nheads = 2\nkv_heads = 2\nffn_dim = 32\n";
 my $data = "[data]\njsonl = [\"rows.jsonl\"]\nseq_len = 24\nvalidation = 0\n";
@@ -138,7 +139,7 @@ sub second_build {
   $compile =~ s{-o \Q$object\E}{-o $new} or die "$fault->{name}: the object is not in its command\n";
   $compile =~ s{-MF \S+}{-MF $folder/fault.d};
   $compile =~ s{-c (\S+)}{"-iquote " . dirname($1) . " -c $copy"}e;
-  my ($code, $output) = run_in($build, $compile);
+  my ($code, $output) = run_in($build, "$compile -Wno-error");
   die "$fault->{name}: it does not compile:\n" . substr($output, 0, 2000) if $code;
   my $library = $linked =~ /libtessera/ ? "$folder/" . basename($linked) : "$folder/plugins/" . basename($linked);
   my $link = command_of($linked);
@@ -147,7 +148,7 @@ sub second_build {
   $link =~ s{\Q$build/$linked\E}{$library}g;
   ($code, $output) = run_in($build, $link);
   die "$fault->{name}: it does not link:\n" . substr($output, 0, 2000) if $code;
-  write_file("$folder/tessera", "#!/bin/sh\nLD_LIBRARY_PATH='$folder' TESSERA_PLUGIN_PATH='$folder/plugins' "
+  write_file("$folder/tessera", "#!/bin/sh\nLD_LIBRARY_PATH='$folder' TESSERA_PLUGIN_PATH='$folder/plugins:$ENV{TESSERA_PLUGIN_PATH}' "
     . "exec '$build/bin/tessera' \"\$@\"\n");
   chmod 0755, "$folder/tessera";
   return "$folder/tessera";

@@ -9,6 +9,7 @@ module;
 #include <iterator>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
@@ -127,12 +128,17 @@ StepToCompare step_of(const BisectArguments& arguments, const Side& first, const
 
 std::vector<std::string> command_of(const Side& side, const StepToCompare& compared,
                                     const std::optional<runs::CallPlace>& values) {
-  std::vector<std::string> words = {side.program,    "replay",
-                                    side.run.folder, "--step",
+  std::vector<std::string> words = {side.program,
+                                    "replay",
+                                    side.run.folder,
+                                    "--step",
                                     fmt::format("{}", compared.step),
-                                    "--record",      side.folder,
-                                    "--record-from", fmt::format("{}", compared.first),
-                                    "--record-as",   std::string(name_of(compared.view)),
+                                    "--record",
+                                    side.folder,
+                                    "--record-from",
+                                    fmt::format("{}", compared.first),
+                                    "--record-as",
+                                    std::string(name_of(compared.view)),
                                     "--json"};
   if (compared.from_beginning) {
     words.emplace_back("--from-beginning");
@@ -153,21 +159,31 @@ void record(const Side& side, const StepToCompare& compared,
   const ProgramResult result =
       run_program(command_of(side, compared, values), Patience(longest_replay),
                   fmt::format("bisect: {} computes step {}", side.name, compared.step), "ends");
-  if (result.code == 0 || result.code == 1) {
-    if (fs::exists(side.folder + "/step.json", ignored)) {
-      return;
-    }
+  const bool has_answered = result.code == 0 || result.code == 1;
+  if (has_answered && fs::exists(side.folder + "/step.json", ignored)) {
+    return;
   }
   std::string text = result.output;
   while (text.ends_with('\n')) {
     text.pop_back();
   }
+  constexpr std::string_view prefix = "error: ";
+  if (text.starts_with(prefix)) {
+    text.erase(0, prefix.size());
+  }
+  if (result.code == -1) {
+    fail_input({.thing = "bisect",
+                .wrong = fmt::format("{} cannot be started: {}", shown(side.program), text)});
+  }
+  const bool has_said_why = !text.empty();
+  if (!has_said_why) {
+    text = fmt::format("{} ended with {} and no word", shown(side.program), result.code);
+  }
   const std::string wrong =
-      result.code == -1 ? fmt::format("{} cannot be started: {}", shown(side.program), text)
-                        : fmt::format("{}: {}", side.name, text);
-  result.code == exit_code_of(ErrorKind::input) || result.code == -1
-      ? fail_input({.thing = "bisect", .wrong = wrong})
-      : fail({.thing = "bisect", .wrong = wrong});
+      fmt::format("{} has not computed step {}: {}", side.name, compared.step, text);
+  has_said_why&& result.code == exit_code_of(ErrorKind::run)
+      ? fail({.thing = "bisect", .wrong = wrong})
+      : fail_input({.thing = "bisect", .wrong = wrong});
 }
 
 /// What a side's replay says: whether its numbers are those that the run has recorded.
@@ -242,18 +258,19 @@ std::string cause_text(const runs::CallDifference& call, double tolerance) {
                        shown(call.first.arguments, 200), shown(call.second.arguments, 200));
   }
   if (call.begins_here && call.first.communicates) {
-    return fmt::format("{} on this rank, and it communicates: the operator or the transport of "
-                       "one side is wrong.",
-                       equal);
+    return fmt::format(
+        "{} on this rank, and it communicates: the operator or the transport of "
+        "one side is wrong.",
+        equal);
   }
   if (call.begins_here) {
     return fmt::format("{}, so this operator computes something else in the second.", equal);
   }
-  std::string text =
-      fmt::format("Its operand {} differs already, by {:.2g} of its norm, and no call that both "
-                  "have made it: it was written outside of operators, or by a call that only one "
-                  "has.",
-                  call.operands.front(), call.before);
+  std::string text = fmt::format(
+      "Its operand {} differs already, by {:.2g} of its norm, and no call that both "
+      "have made it: it was written outside of operators, or by a call that only one "
+      "has.",
+      call.operands.front(), call.before);
   for (const std::string& one : call.unmatched) {
     text += fmt::format(" Only in the {}.", one);
   }
@@ -268,22 +285,28 @@ std::string call_text(const BisectResult& result) {
   text += fmt::format(", on rank {}: result {} is {:.2g} of its norm apart. ",
                       call.first.place.rank, call.results.front(), call.distance);
   if (const runs::ElementDifference* const one = result_element(result)) {
-    text += fmt::format("{} of its {} elements differ, element {} most: {} in the first and {} in "
-                        "the second. ",
-                        one->differing, one->elements, joined(one->place), one->first, one->second);
+    text += fmt::format(
+        "{} of its {} elements differ, element {} most: {} in the first and {} in "
+        "the second. ",
+        one->differing, one->elements, joined(one->place), one->first, one->second);
   }
   return text + cause_text(call, result.step.tolerance);
 }
 
 std::string nothing_text(const BisectResult& result) {
-  std::string text = fmt::format("All {} calls that both have are the same. ",
-                                 result.recordings.compared);
+  std::string text =
+      fmt::format("All {} calls that both have are the same. ", result.recordings.compared);
   const auto is_not = [](const std::optional<bool>& same) { return same && !*same; };
-  if (is_not(result.first_is_recorded) != is_not(result.second_is_recorded)) {
-    text += fmt::format("But the {} run has recorded other numbers than its step has now: "
-                        "another build, machine or plugin computed it. Compare with that by "
-                        "--other-program, or run this command there.",
-                        is_not(result.first_is_recorded) ? "first" : "second");
+  const bool first = is_not(result.first_is_recorded);
+  const bool second = is_not(result.second_is_recorded);
+  if (first || second) {
+    text += fmt::format(
+        "But {} recorded other numbers than the step has now: another build, "
+        "machine or plugin computed it. Compare with that by --other-program, or "
+        "run this command there.",
+        first && second ? "both runs have"
+        : first         ? "the first run has"
+                        : "the second run has");
   }
   return text;
 }
@@ -297,9 +320,10 @@ std::string paragraph(const BisectResult& result) {
   }
   if (result.metrics) {
     const runs::DifferingStep& step = *result.metrics->first;
-    text = fmt::format("Step {} is the first whose {} differs: {} in the first and {} in the "
-                       "second. ",
-                       step.step, step.what, step.first, step.second);
+    text = fmt::format(
+        "Step {} is the first whose {} differs: {} in the first and {} in the "
+        "second. ",
+        step.step, step.what, step.first, step.second);
   }
   text += result.step.first < result.step.step
               ? fmt::format("Steps {} and {} were computed twice and compared ", result.step.first,
@@ -309,9 +333,10 @@ std::string paragraph(const BisectResult& result) {
               ? "in all bits. "
               : fmt::format("within {:g} of each result's norm. ", result.step.tolerance);
   if (const auto& row = result.recordings.row) {
-    return text + fmt::format("Row {} of step {} is not the same: {} in the first and {} in the "
-                              "second. The data or their order differ, before any operator.",
-                              row->row, row->step, shown(row->first), shown(row->second));
+    return text + fmt::format(
+                      "Row {} of step {} is not the same: {} in the first and {} in the "
+                      "second. The data or their order differ, before any operator.",
+                      row->row, row->step, shown(row->first), shown(row->second));
   }
   return text + (result.recordings.call ? call_text(result) : nothing_text(result));
 }
@@ -319,8 +344,8 @@ std::string paragraph(const BisectResult& result) {
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json as_json(const runs::RecordedCall& call) {
-  return {{"rank", call.place.rank}, {"call", call.place.number}, {"step", call.step},
-          {"phase", call.phase},     {"module", call.module},     {"operator", call.op},
+  return {{"rank", call.place.rank}, {"call", call.place.number},  {"step", call.step},
+          {"phase", call.phase},     {"module", call.module},      {"operator", call.op},
           {"turn", call.turn},       {"arguments", call.arguments}};
 }
 
@@ -346,12 +371,10 @@ Json as_json(const BisectResult& result) {
   }
   if (const auto& row = result.recordings.row) {
     all["same"] = false;
-    all["row"] = {{"step", row->step},
-                  {"row", row->row},
-                  {"first", row->first},
-                  {"second", row->second}};
+    all["row"] = {
+        {"step", row->step}, {"row", row->row}, {"first", row->first}, {"second", row->second}};
   }
-  if (const auto& call = result.recordings.call) {
+  if (const auto& call = result.recordings.call; call && !result.recordings.row) {
     all["same"] = false;
     all["call"] = as_json(call->first);
     all["second_call"] = as_json(call->second);
@@ -388,14 +411,13 @@ void print_table(const BisectResult& result) {
   TableRows rows{{"", "tensor", "element", "first", "second", "differ"}};
   for (const runs::ElementDifference& one : result.elements) {
     const char* const what = one.is_result ? "result" : "operand";
-    rows.push_back(one.problem.empty()
-                       ? std::vector<std::string>{what, fmt::format("{}", one.tensor),
-                                                  joined(one.place), fmt::format("{}", one.first),
-                                                  fmt::format("{}", one.second),
-                                                  fmt::format("{} of {}", one.differing,
-                                                              one.elements)}
-                       : std::vector<std::string>{what, fmt::format("{}", one.tensor), one.problem,
-                                                  "", "", ""});
+    rows.push_back(
+        one.problem.empty()
+            ? std::vector<std::string>{what, fmt::format("{}", one.tensor), joined(one.place),
+                                       fmt::format("{}", one.first), fmt::format("{}", one.second),
+                                       fmt::format("{} of {}", one.differing, one.elements)}
+            : std::vector<std::string>{what, fmt::format("{}", one.tensor), one.problem, "", "",
+                                       ""});
   }
   const runs::RecordedCall& call = result.recordings.call->first;
   fmt::print("step {}, {}, module {}, operator {}:\n{}\n", call.step,
@@ -433,10 +455,9 @@ std::pair<Side, Side> sides_of(const BisectArguments& arguments) {
 void choose_comparison(const BisectArguments& arguments, const Side& first, const Side& second,
                        StepToCompare& compared) {
   const bool layouts = !runs::same_layout(first.run, second.run) || !arguments.layout.empty();
-  const bool devices =
-      !arguments.device.empty() || first.run.value("train.device") != second.run.value("train.device");
-  const bool precisions =
-      first.run.value("train.precision") != second.run.value("train.precision");
+  const bool devices = !arguments.device.empty() ||
+                       first.run.value("train.device") != second.run.value("train.device");
+  const bool precisions = first.run.value("train.precision") != second.run.value("train.precision");
   compared.view = layouts ? runs::RecordedView::written : runs::RecordedView::executed;
   const double close =
       is_16_bits(first.run) || is_16_bits(second.run) ? close_of_16_bits : close_of_f32;
@@ -479,8 +500,12 @@ int run_bisect(const BisectArguments& arguments) {
     record(first, compared);
     record(second, compared);
     result.recordings = runs::compare_recordings(first.folder, second.folder, compared.tolerance);
-    result.first_is_recorded = has_recorded_numbers(first);
-    result.second_is_recorded = has_recorded_numbers(second);
+    if (arguments.device.empty()) {
+      result.first_is_recorded = has_recorded_numbers(first);
+    }
+    if (arguments.device.empty() && arguments.layout.empty()) {
+      result.second_is_recorded = has_recorded_numbers(second);
+    }
     if (result.recordings.call && !result.recordings.row) {
       record(first, compared, result.recordings.call->first.place);
       record(second, compared, result.recordings.call->second.place);

@@ -194,14 +194,14 @@ runs::ReplayRequest request_of(const QuestionArguments& arguments) {
 }  // namespace
 
 int run_replay(const QuestionArguments& arguments) {
-  const runs::RecordedRun run =
-      runs::open_recorded(arguments.run, arguments.plugins, arguments.step);
   std::optional<runs::RunSpec> layout;
   if (!arguments.layout.empty()) {
     layout = load_config(arguments.layout, {}, [&](const runs::RunSpec& opened) {
       runs::use_plugins(opened, arguments.plugins);
     });
   }
+  const runs::RecordedRun run = runs::open_recorded(arguments.run, arguments.plugins,
+                                                    arguments.step, layout ? &*layout : nullptr);
   const runs::ReplayRequest request = request_of(arguments);
   const ScratchFolder scratch("replay");
   const runs::OpenedRun opened = runs::open_replay(run, request, layout, scratch.path());

@@ -99,10 +99,10 @@ void add_values(Json& entry, const Tensor& x) {
 
 /// The phases that calls are told apart by; others (those of stages) are within or around them.
 bool is_phase(std::string_view name) {
-  constexpr std::array phases = {Phase::forward,       Phase::backward,
-                                 Phase::recomputation, Phase::gradient_norm,
-                                 Phase::gradient_reduction, Phase::optimizer,
-                                 Phase::evaluation};
+  constexpr std::array phases = {
+      Phase::forward,       Phase::backward,           Phase::recomputation,
+      Phase::gradient_norm, Phase::gradient_reduction, Phase::optimizer,
+      Phase::evaluation};
   return std::ranges::any_of(phases, [&](Phase phase) { return name_of(phase) == name; });
 }
 
@@ -210,7 +210,7 @@ class CallRecorder::Implementation final : public Mode {
 
  private:
   /// Operands or results: what tells about each, and the tensors, where they are stored.
-  struct Seen {
+  struct RecordedValues {
     Json all = Json::array();
     std::vector<Tensor> kept = {};
     bool tells = false;  // this rank tells the values for those of its mesh
@@ -221,8 +221,8 @@ class CallRecorder::Implementation final : public Mode {
     std::string op;
     std::string arguments = {};
     bool communicates = false;
-    Seen in = {};
-    Seen out = {};
+    RecordedValues in = {};
+    RecordedValues out = {};
   };
 
   bool is_wanted() const {
@@ -262,7 +262,7 @@ class CallRecorder::Implementation final : public Mode {
     return on_host_in_order(redistribute(x, Layout::replicated(x.layout().mesh())).local());
   }
 
-  void see(const Tensor& x, Seen& seen) {
+  void see(const Tensor& x, RecordedValues& seen) {
     if (!x) {
       seen.all.push_back(nullptr);
       seen.kept.emplace_back();
@@ -292,9 +292,9 @@ class CallRecorder::Implementation final : public Mode {
     if (global_ && !line.out.tells) {
       return;
     }
-    Json json = {{"call", number},         {"step", step_},   {"phase", line.phase},
-                 {"module", line.module},  {"op", line.op},   {"arguments", line.arguments},
-                 {"in", line.in.all}, {"out", line.out.all}};
+    Json json = {{"call", number},        {"step", step_},      {"phase", line.phase},
+                 {"module", line.module}, {"op", line.op},      {"arguments", line.arguments},
+                 {"in", line.in.all},     {"out", line.out.all}};
     if (line.communicates) {
       json["communicates"] = true;
     }
@@ -307,7 +307,7 @@ class CallRecorder::Implementation final : public Mode {
 
   void write_values(const CallLine& line) const {
     std::ofstream file(values_file(request_.folder), std::ios::binary);
-    const auto described = [](const Seen& seen) {
+    const auto described = [](const RecordedValues& seen) {
       Json all = Json::array();
       for (const Tensor& x : seen.kept) {
         Json entry = nullptr;
@@ -320,7 +320,7 @@ class CallRecorder::Implementation final : public Mode {
       return all;
     };
     file << json_text(Json{{"in", described(line.in)}, {"out", described(line.out)}}) << '\n';
-    for (const Seen* const seen : {&line.in, &line.out}) {
+    for (const RecordedValues* const seen : {&line.in, &line.out}) {
       for (const Tensor& x : seen->kept) {
         if (x) {
           const std::span<const std::byte> bytes = bytes_of(x);

@@ -30,7 +30,7 @@ struct RecordingRequest {
   std::int64_t first = 0;   // the first step that is recorded, from 1; 0: only that of the replay
   RecordedView view = RecordedView::executed;
   std::optional<CallPlace> values = {};  // the call whose tensors are stored whole, besides
-  bool captured = false;                 // the step of a run with graph.capture as a program
+  bool captured = false;                 // by a captured program, which makes the same calls
 };
 
 /// The file of a rank in a folder of a recording.

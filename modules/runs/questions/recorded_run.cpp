@@ -162,7 +162,7 @@ const RecordedRun::Checkpoint& describing_checkpoint(
 }
 
 RecordedRun open_recorded(const std::string& folder, const std::vector<std::string>& plugins,
-                          std::int64_t step) {
+                          std::int64_t step, const RunSpec* layout) {
   RecordedRun run{.folder = folder, .saved = saved_checkpoints(folder)};
   std::error_code ignored;
   const std::string& newest = describing_checkpoint(run.saved, step).path;
@@ -189,7 +189,9 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
       loads.plugins.paths.push_back((fs::path(from) / path.get<std::string>()).string());
     }
   }
-  use_plugins(loads, plugins);
+  if (layout == nullptr) {
+    use_plugins(loads, plugins);
+  }
   run.spec = spec_of_json(json_text(parse_ordered_json(reader.meta())["config"]), newest, from);
   run.spec.file = text_member(started, "config");
   run.metrics = run.spec.log.metrics;

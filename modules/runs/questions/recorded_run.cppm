@@ -41,9 +41,10 @@ const RecordedRun::Checkpoint& describing_checkpoint(
 /// newest one cannot be read, is not of 'tessera train', or of a version with other keys; a plugin
 /// is gone.
 /// `step`: the run as it was when it took that step, as it may have been continued with another
-/// description since; 0: as it is now.
+/// description since; 0: as it is now. `layout`: the config by whose layout it will be computed,
+/// whose plugins are known already and are used instead of the run's; null: its own.
 RecordedRun open_recorded(const std::string& folder, const std::vector<std::string>& plugins = {},
-                          std::int64_t step = 0);
+                          std::int64_t step = 0, const RunSpec* layout = nullptr);
 
 /// Opens its data and its model's sizes; its plugins are loaded. Errors (input): a file of the data
 /// has changed since (by the hash of all of them; the text names the file), is gone, or another

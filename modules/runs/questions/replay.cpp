@@ -324,9 +324,8 @@ RunSpec with_layout(RunSpec spec, const RunSpec& layout) {
 OpenedRun open_replay(const RecordedRun& run, const ReplayRequest& request,
                       const std::optional<RunSpec>& layout, const std::string& scratch) {
   check_step(run, request.step);
-  const std::string from = request.from_beginning
-                               ? std::string("never")
-                               : checkpoint_before(run, request.first()).path;
+  const std::string from =
+      request.from_beginning ? std::string("never") : checkpoint_before(run, request.first()).path;
   RecordedRun replayed = run;
   if (layout) {
     if (!run.spec.train.is_layout_free() && !request.record) {

@@ -89,8 +89,8 @@ RunDescription describe_run(const std::string& folder, std::int64_t step) {
   const nlohmann::json metrics = member("log", "metrics");
   if (metrics.is_string() && !metrics.get<std::string>().empty()) {
     const nlohmann::json started = meta.value("started", nlohmann::json::object());
-    const nlohmann::json from = started.is_object() ? started.value("folder", nlohmann::json())
-                                                    : nlohmann::json();
+    const nlohmann::json from =
+        started.is_object() ? started.value("folder", nlohmann::json()) : nlohmann::json();
     std::error_code ignored;
     const bool there = from.is_string() && fs::is_directory(from.get<std::string>(), ignored);
     run.metrics = ((there ? fs::path(from.get<std::string>()) : fs::current_path(ignored)) /
@@ -118,12 +118,13 @@ void check_one_config(const RunDescription& first, const RunDescription& second)
   compare(second.fingerprint, first.fingerprint, true);
   if (!differing.empty()) {
     const std::string words = join_words(differing);
-    fail_input({.thing = fmt::format("{} and {}", shown(first.folder), shown(second.folder)),
-                .wrong = fmt::format("{}: {} differ{}",
-                                     of_model ? "they are runs of different models"
-                                              : "they are not runs of one config",
-                                     words, differing.size() == 1 ? "s" : ""),
-                .expected = "two runs of one config, on other layouts, devices, builds or machines"});
+    fail_input(
+        {.thing = fmt::format("{} and {}", shown(first.folder), shown(second.folder)),
+         .wrong = fmt::format(
+             "{}: {} differ{}",
+             of_model ? "they are runs of different models" : "they are not runs of one config",
+             words, differing.size() == 1 ? "s" : ""),
+         .expected = "two runs of one config, on other layouts, devices, builds or machines"});
   }
 }
 

@@ -68,7 +68,7 @@ class Bend final : public parallel::ParallelStyle {
   parallel::StyleFacts facts() const override { return {.splits_batch = true}; }
   void apply(const parallel::StyleTarget& target) override {
     target.module.add_hook([](nn::Module&, const Tensors&, Tensors& outputs) {
-      outputs[0] = call_one(find_op("bend"), {ops::mul_scalar(outputs[0], style_factor)});
+      outputs[0] = call_one(load_operator("bend"), {ops::mul_scalar(outputs[0], style_factor)});
     });
   }
 };
@@ -88,10 +88,8 @@ class Slope final : public optim::UpdateRule {
 
 void register_plugin(plugin::Registrar& registrar) {
   registrar.add<OperatorPlugin>("bend", bend);
-  registrar.add<parallel::ParallelStyle>("Bend", [](parallel::Options& options) {
-    return std::make_unique<Bend>(options);
-  });
-  registrar.add<optim::UpdateRule>("slope", [](PluginOptions& options) {
-    return std::make_unique<Slope>(options);
-  });
+  registrar.add<parallel::ParallelStyle>(
+      "Bend", [](parallel::Options& options) { return std::make_unique<Bend>(options); });
+  registrar.add<optim::UpdateRule>(
+      "slope", [](PluginOptions& options) { return std::make_unique<Slope>(options); });
 }
