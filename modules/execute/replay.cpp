@@ -74,6 +74,13 @@ struct Replay::State {
   }
 
   const std::string& part_of(const Instruction& i) const { return program.scopes[i.scope].part; }
+  Phase phase_of(const Instruction& i) const { return program.scopes[i.scope].phase; }
+
+  /// Modes see an instruction within the module that it was recorded in.
+  const std::string* module_of(const Instruction& i) const {
+    const std::string& name = program.scopes[i.scope].module;
+    return name.empty() || !modes_installed() ? nullptr : interned_name(name);
+  }
 
   bool is_elsewhere(TensorIndex number) const { return program.tensors[number].elsewhere; }
 
@@ -240,6 +247,7 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
         if (s.uses_host_memory) {
           s.fetches->before({at, i}, s.tensors, on_host);
         }
+        const ModuleScope module(s.module_of(instructions[i]));
         s.execute(at, i, variables);
       } catch (const Error& error) {
         rethrow(error, {at, i}, s.tensors);
@@ -249,6 +257,18 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
       }
     }
   };
+  // And within its phase: those that follow one another are one phase, as they were.
+  const auto run_phases_until = [&](std::size_t end) {
+    while (i < end && modes_installed()) {
+      const Phase phase = s.phase_of(instructions[i]);
+      std::size_t next = i + 1;
+      while (next < end && s.phase_of(instructions[next]) == phase) {
+        ++next;
+      }
+      phase == Phase::none ? run_until(next) : run_phase(name_of(phase), [&] { run_until(next); });
+    }
+    run_until(end);
+  };
   while (i < instructions.size()) {
     const std::string& part = s.part_of(instructions[i]);
     std::size_t end = i + 1;
@@ -256,10 +276,10 @@ void Replay::run(SectionKind section, const StepVariables& variables) {
       ++end;
     }
     if (part.empty()) {
-      run_until(end);
+      run_phases_until(end);
     } else {
       enter_part(part);
-      run_phase(part, [&] { run_until(end); });
+      run_phase(part, [&] { run_phases_until(end); });
     }
   }
 }

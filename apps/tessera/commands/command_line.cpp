@@ -56,6 +56,7 @@ class CommandLine {
     add_data();
     add_replay();
     add_verify();
+    add_bisect();
     add_checkpoint();
     add_bench();
     add_layout();
@@ -362,6 +363,57 @@ class CommandLine {
         ->type_name("CONFIG");
     command->add_option("--html", asked_.html, "Also write it as an HTML page to this file")
         ->type_name("FILE");
+    add_record(*command);
+  }
+
+  /// What 'bisect' asks of the programs that it starts.
+  void add_record(CLI::App& command) {
+    command
+        .add_option("--record", asked_.record,
+                    "Record the calls of operators into this folder, for 'bisect'")
+        ->type_name("FOLDER");
+    command.add_option("--record-from", asked_.record_from, "From this step on")
+        ->type_name("NUMBER");
+    command.add_option("--record-as", asked_.record_as,
+                       "'executed' (by each rank) or 'written' (with global values)");
+    command
+        .add_option("--record-values", asked_.record_values,
+                    "Store the tensors of this call whole: the number of its rank, and its own")
+        ->expected(2)
+        ->type_name("NUMBER");
+    command.add_flag("--from-beginning", asked_.from_beginning,
+                     "From the beginning of the run instead of a checkpoint");
+    command.add_flag("--captured", asked_.captured, "The recorded steps as a captured program");
+    command.add_option("--device", asked_.device, "On this device instead of train.device");
+  }
+
+  void add_bisect() {
+    CLI::App* command =
+        add("bisect", "Name the first operator whose result differs between two runs or builds",
+            [this] { return run_bisect(bisect_); });
+    command->add_option("RUN", bisect_.first, "The folder of a run's checkpoints")->required();
+    command->add_option("OTHER", bisect_.second, "That of another run of the same config");
+    add_plugins(*command, bisect_.plugins);
+    command->add_option("--step", bisect_.step, "At this step, from 1")->type_name("NUMBER");
+    command
+        ->add_option("--other-program", bisect_.other_program,
+                     "The program of another build, which computes the second")
+        ->type_name("PATH");
+    command
+        ->add_option("--layout", bisect_.layout,
+                     "Compute the second by the mesh, the [[parallel]] entries and the plugins of "
+                     "this config")
+        ->type_name("CONFIG");
+    command->add_option("--device", bisect_.device,
+                        "Compute the second on this device, and the first on the CPU");
+    command->add_option("--against", bisect_.against,
+                        "'eager': the first as it is written, the second as a captured program");
+    command->add_option("--tolerance", bisect_.tolerance,
+                        "Results differ that are further apart than this part of their norm; 0: "
+                        "whose bits differ");
+    command->add_option("--keep", bisect_.keep, "Keep the recordings in this new folder")
+        ->type_name("FOLDER");
+    command->add_flag("--json", bisect_.json, "Print JSON");
   }
 
   void add_verify() {
@@ -654,6 +706,7 @@ class CommandLine {
   DataShowArguments show_data_;
   VerifyArguments verified_;
   QuestionArguments asked_;
+  BisectArguments bisect_;
   OpsArguments ops_;
   BenchArguments bench_;
   std::vector<std::string> boxes_;

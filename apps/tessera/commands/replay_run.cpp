@@ -5,8 +5,10 @@ module;
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <vector>
@@ -154,25 +156,65 @@ std::vector<PageSection> sections_of(const runs::ReplayStep& step) {
   return all;
 }
 
+runs::ReplayRequest request_of(const QuestionArguments& arguments) {
+  runs::ReplayRequest request{.step = arguments.step,
+                              .rows = arguments.rows,
+                              .modules = arguments.modules,
+                              .from_beginning = arguments.from_beginning,
+                              .device = arguments.device};
+  if (arguments.record.empty()) {
+    return request;
+  }
+  std::error_code error;
+  std::filesystem::create_directories(arguments.record, error);
+  if (error || !std::filesystem::is_empty(arguments.record, error)) {
+    fail_input({.thing = "--record",
+                .wrong = error ? fmt::format("{} cannot be made: {}", shown(arguments.record),
+                                             error.message())
+                               : fmt::format("{} is not empty", shown(arguments.record)),
+                .advice = "name a new folder"});
+  }
+  if (arguments.record_from < 0 || arguments.record_from > arguments.step) {
+    fail_input({.thing = "--record-from",
+                .wrong = "it is not a step up to that of the replay",
+                .expected = fmt::format("1 to {}", arguments.step),
+                .got = fmt::format("{}", arguments.record_from)});
+  }
+  request.record = {.folder = arguments.record,
+                    .first = arguments.record_from,
+                    .view = runs::recorded_view(arguments.record_as),
+                    .captured = arguments.captured};
+  if (!arguments.record_values.empty()) {
+    request.record->values = {.rank = static_cast<int>(arguments.record_values.at(0)),
+                              .number = arguments.record_values.at(1)};
+  }
+  return request;
+}
+
 }  // namespace
 
 int run_replay(const QuestionArguments& arguments) {
-  const runs::RecordedRun run =
-      runs::open_recorded(arguments.run, arguments.plugins, arguments.step);
   std::optional<runs::RunSpec> layout;
   if (!arguments.layout.empty()) {
     layout = load_config(arguments.layout, {}, [&](const runs::RunSpec& opened) {
       runs::use_plugins(opened, arguments.plugins);
     });
   }
-  const runs::ReplayRequest request{
-      .step = arguments.step, .rows = arguments.rows, .modules = arguments.modules};
+  const runs::RecordedRun run = runs::open_recorded(arguments.run, arguments.plugins,
+                                                    arguments.step, layout ? &*layout : nullptr);
+  const runs::ReplayRequest request = request_of(arguments);
   const ScratchFolder scratch("replay");
   const runs::OpenedRun opened = runs::open_replay(run, request, layout, scratch.path());
+  if (request.record) {
+    runs::record_rows(opened, request);
+  }
   const std::string text = text_of_ranks(
       runs::launch_options(opened),
       [&](collective::World& world) { return runs::replay_rank(opened, request, world); });
   const runs::ReplayStep step = runs::replayed_step(text, run, opened);
+  if (request.record) {
+    write_output("replay", arguments.record + "/step.json", json_text(as_json(step), 2));
+  }
   const std::vector<PageSection> sections = sections_of(step);
   if (!arguments.html.empty()) {
     write_output("replay", arguments.html,

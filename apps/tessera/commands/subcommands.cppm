@@ -173,6 +173,14 @@ struct QuestionArguments {
   std::string layout = {};  // a config; empty: the run's own
   std::string html = {};    // a file to write; empty: none
   bool json = false;
+  // Of a replay whose calls are recorded.
+  std::string record = {};  // a folder; empty: they are not
+  std::int64_t record_from = 0;
+  std::string record_as = "executed";
+  std::vector<std::int64_t> record_values = {};  // a rank and a call's number; empty: none
+  bool from_beginning = false;
+  bool captured = false;
+  std::string device = {};
 };
 /// `tessera data where`: the rows of a step, by ranks and micro-batches. Errors (input): those of
 /// runs::open_recorded, open_task and check_step.
@@ -195,6 +203,24 @@ struct VerifyArguments {
 /// is not the same in all bits, else 0. Errors (input): those of runs::plan_verification and
 /// runs::open_segment.
 int run_verify(const VerifyArguments& arguments);
+/// Two runs, or two ways to compute a step of one run.
+struct BisectArguments {
+  std::string first;        // the folder of a run's checkpoints
+  std::string second = {};  // empty: the first run again
+  std::vector<std::string> plugins = {};
+  std::int64_t step = 0;           // 0: the first one that differs; of one run, the last one
+  std::string other_program = {};  // that computes the second; empty: this one
+  std::string layout = {};         // a config, by which the second is computed
+  std::string device = {};         // on which the second is computed, and the first on the CPU
+  std::string against = {};        // "eager": the first as written, the second as captured
+  std::optional<double> tolerance = {};
+  std::string keep = {};  // a new folder for the recordings; empty: they are removed
+  bool json = false;
+};
+/// `tessera bisect`: names the first call of an operator whose result differs. Returns 0 where
+/// nothing differs, and 1 where something does. Errors (input): those of runs::describe_run,
+/// check_one_config, compare_metrics and of the replays.
+int run_bisect(const BisectArguments& arguments);
 
 int run_checkpoint_info(const std::string& path, bool json);
 /// Compares all bytes of a checkpoint, or of every checkpoint in a folder of them, with their

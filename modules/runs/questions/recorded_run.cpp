@@ -129,17 +129,14 @@ std::string record_members(const Run& run) {
   return fmt::format(R"("started": {}, "files": {}, )", json_text(started), json_text(files));
 }
 
-RecordedRun open_recorded(const std::string& folder, const std::vector<std::string>& plugins,
-                          std::int64_t step) {
-  RecordedRun run{.folder = folder};
+std::vector<RecordedRun::Checkpoint> saved_checkpoints(const std::string& folder) {
   std::error_code ignored;
-  std::vector<std::string> found;
   if (!fs::is_directory(folder, ignored)) {
     fail_input({.thing = shown(folder),
                 .wrong = "there is no such folder",
                 .expected = "the folder of a run's checkpoints"});
   }
-  found = checkpoints_in(folder);
+  std::vector<std::string> found = checkpoints_in(folder);
   if (found.empty() &&
       fs::path(folder).lexically_normal().filename().string().starts_with("step-")) {
     found = {folder};
@@ -149,19 +146,31 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
                 .wrong = "there is no checkpoint in it",
                 .expected = "the folder that a run's checkpoint.folder names"});
   }
+  std::vector<RecordedRun::Checkpoint> saved;
   for (const std::string& path : found) {
     std::string name = fs::path(path).lexically_normal().filename().string();
     name.erase(0, std::string("step-").size());
     std::int64_t number = 0;
     std::from_chars(name.data(), name.data() + name.size(), number);
-    run.saved.push_back({.step = number, .path = path});
+    saved.push_back({.step = number, .path = path});
   }
-  std::ranges::sort(run.saved, {}, &RecordedRun::Checkpoint::step);
-  // The first one that was saved after the step has the description by which it was taken.
+  std::ranges::sort(saved, {}, &RecordedRun::Checkpoint::step);
+  return saved;
+}
+
+const RecordedRun::Checkpoint& describing_checkpoint(
+    const std::vector<RecordedRun::Checkpoint>& saved, std::int64_t step) {
   const auto after =
-      step == 0 ? run.saved.end()
-                : std::ranges::lower_bound(run.saved, step, {}, &RecordedRun::Checkpoint::step);
-  const std::string& newest = after == run.saved.end() ? run.saved.back().path : after->path;
+      step == 0 ? saved.end()
+                : std::ranges::lower_bound(saved, step, {}, &RecordedRun::Checkpoint::step);
+  return after == saved.end() ? saved.back() : *after;
+}
+
+RecordedRun open_recorded(const std::string& folder, const std::vector<std::string>& plugins,
+                          std::int64_t step, const RunSpec* layout) {
+  RecordedRun run{.folder = folder, .saved = saved_checkpoints(folder)};
+  std::error_code ignored;
+  const std::string& newest = describing_checkpoint(run.saved, step).path;
   const CheckpointReader reader(newest, OpenFiles::when_read);
   run.fingerprint = stored_fingerprint(reader.meta(), newest);
   const nlohmann::json meta = parse_json(reader.meta(), false);
@@ -185,7 +194,9 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
       loads.plugins.paths.push_back((fs::path(from) / path.get<std::string>()).string());
     }
   }
-  use_plugins(loads, plugins);
+  if (layout == nullptr) {
+    use_plugins(loads, plugins);
+  }
   run.spec = spec_of_json(json_text(parse_ordered_json(reader.meta())["config"]), newest, from);
   run.spec.file = text_member(started, "config");
   run.metrics = run.spec.log.metrics;

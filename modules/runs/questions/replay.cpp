@@ -15,6 +15,7 @@ module;
 #include <set>
 #include <span>
 #include <string>
+#include <tessera/content_hash.hpp>
 #include <tessera/json.hpp>
 #include <tessera/shown.hpp>
 #include <utility>
@@ -323,10 +324,11 @@ RunSpec with_layout(RunSpec spec, const RunSpec& layout) {
 OpenedRun open_replay(const RecordedRun& run, const ReplayRequest& request,
                       const std::optional<RunSpec>& layout, const std::string& scratch) {
   check_step(run, request.step);
-  const RecordedRun::Checkpoint& from = checkpoint_before(run, request.step);
+  const std::string from =
+      request.from_beginning ? std::string("never") : checkpoint_before(run, request.first()).path;
   RecordedRun replayed = run;
   if (layout) {
-    if (!run.spec.train.is_layout_free()) {
+    if (!run.spec.train.is_layout_free() && !request.record) {
       fail_input({.thing = "--layout",
                   .wrong = "the run's bits depend on its layout",
                   .expected = "a run with train.reproducible = \"layout\"",
@@ -337,7 +339,13 @@ OpenedRun open_replay(const RecordedRun& run, const ReplayRequest& request,
   if (!replayed.spec.graph.offload.empty()) {
     replayed.spec.graph.offload = scratch;
   }
-  replayed.spec.checkpoint.resume = from.path;
+  if (request.record && request.record->captured) {
+    replayed.spec.graph.capture = true;
+  }
+  if (!request.device.empty()) {
+    replayed.spec.train.device = request.device;
+  }
+  replayed.spec.checkpoint.resume = from;
   std::shared_ptr<const DataTask> task = open_task(replayed);
   RunSpec spec = with_data(replayed.spec, task->data());
   OpenedRun opened = open_run(std::move(spec), std::move(task), false);
@@ -357,19 +365,35 @@ std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
   const Device device = device_of(run.config, world.number_here(), world.ranks_here());
   const StepScope kernels([&](StepContext& step) { step.planned_device = device.type; });
   Trainer trainer(run, device);
-  trainer.resume(*opened.start.checkpoint);
+  if (opened.start.checkpoint) {
+    trainer.resume(*opened.start.checkpoint);
+  }
   const std::string why_not = why_not_eager(run.config);
-  if (run.config.graph.capture && (request.step - trainer.done() > 1 || !why_not.empty())) {
+  const bool as_program = !why_not.empty() || (request.record && request.record->captured);
+  if (run.config.graph.capture && (request.first() - trainer.done() > 1 || as_program)) {
     trainer.capture_ahead();
   }
+  std::optional<CallRecorder> recorder;
+  const auto begin_step = [&] {
+    const std::int64_t step = trainer.done() + 1;
+    world.set_progress(step, "replaying");
+    if (step == request.first() && !as_program) {
+      trainer.set_capture(false);
+    }
+    if (request.record && step >= request.first()) {
+      if (!recorder) {
+        recorder.emplace(*request.record, trainer.model());
+      }
+      recorder->begin_step(step);
+    }
+  };
   while (trainer.done() + 1 < request.step) {
-    world.set_progress(trainer.done() + 1, "replaying");
+    begin_step();
     trainer.step(trainer.done() + 2 == request.step);
+    if (recorder) {
+      recorder->begin_step(0);
+    }
   }
-  if (why_not.empty()) {
-    trainer.set_capture(false);
-  }
-  world.set_progress(request.step, "replaying");
   RowWatch rows(trainer);
   ModuleWatch modules;
   UpdateWatch update(run.config, trainer);
@@ -378,7 +402,11 @@ std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
     modules.begin(trainer.model());
   }
   update.begin();
+  begin_step();
   const StepResult result = trainer.step(true);
+  if (recorder) {
+    recorder->finish();
+  }
   Json mine = {{"step", request.step},
                {"loss", result.loss},
                {"grad_norm", result.grad_norm},
@@ -465,6 +493,30 @@ void add_row(ReplayStep& step, const Dataset& data, std::int64_t number,
 double number_of(const Json& json) { return json.is_number() ? json.get<double>() : NAN; }
 
 }  // namespace
+
+void record_rows(const OpenedRun& opened, const ReplayRequest& request) {
+  const Dataset& data = data_task_of(opened.run).data();
+  Json rows = Json::array();
+  for (std::int64_t step = request.first(); step <= request.step; ++step) {
+    for (std::int64_t row = 0; row < opened.run.config.train.batch; ++row) {
+      const Batch batch = data.rows(step - 1, row, 1);
+      ContentHash hash;
+      for (const std::vector<std::int64_t>* const numbers :
+           {&batch.inputs, &batch.targets, &batch.documents, &batch.positions, &batch.lengths}) {
+        hash.add(std::as_bytes(std::span(*numbers)));
+      }
+      hash.add(std::as_bytes(std::span(batch.pixels)));
+      const data::Mixture::SourceRow at = data.place_of(step - 1, row);
+      const std::vector<data::RowRecord> records =
+          data.training().source(at.source).records(at.row);
+      rows.push_back({{"step", step},
+                      {"row", row},
+                      {"place", records.empty() ? "" : to_string(records.front().place)},
+                      {"hash", hash.hex()}});
+    }
+  }
+  write_output("replay", rows_file(request.record->folder), json_text(Json{{"rows", rows}}));
+}
 
 ReplayStep replayed_step(const std::string& json, const RecordedRun& run, const OpenedRun& opened) {
   const Json ranks = parse_json(json);

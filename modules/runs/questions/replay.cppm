@@ -2,6 +2,7 @@ export module tessera.runs:replay;
 
 import tessera.base;
 import tessera.collective;
+import :call_recorder;
 import :recorded_run;
 import :spec;
 import :train;
@@ -15,6 +16,14 @@ struct ReplayRequest {
   std::int64_t step = 0;  // from 1
   bool rows = false;      // the loss of each row, and the tokens that lost most
   bool modules = false;   // the norms of each module's outputs and their gradients
+  /// The calls of the step, and of those before it from RecordingRequest::first on.
+  std::optional<RecordingRequest> record = {};
+  /// From the beginning of the run instead of a checkpoint: of a run that has begun with step 1.
+  bool from_beginning = false;
+  std::string device = {};  // instead of train.device; empty: the run's own
+
+  /// The first step that is looked at.
+  std::int64_t first() const { return record && record->first > 0 ? record->first : step; }
 };
 
 /// A document of a row.
@@ -85,8 +94,8 @@ struct ReplayStep {
 /// The run as it is replayed before a step: from the newest checkpoint before it, by its own layout
 /// or that of `layout` (sections mesh, parallel and plugins, train.micro_batch, threads and
 /// device). `scratch`: a folder for what steps keep in files. Errors (input): see open_task,
-/// checkpoint_before and check_start; another layout for a run whose bits depend on it; `layout` is
-/// of another run.
+/// checkpoint_before and check_start; another layout for a run whose bits depend on it, unless its
+/// calls are recorded, which says how far the bits differ; `layout` is of another run.
 OpenedRun open_replay(const RecordedRun& run, const ReplayRequest& request,
                       const std::optional<RunSpec>& layout, const std::string& scratch);
 
@@ -94,6 +103,10 @@ OpenedRun open_replay(const RecordedRun& run, const ReplayRequest& request,
 /// ranks call it (launch_options).
 std::string replay_rank(const OpenedRun& opened, const ReplayRequest& request,
                         collective::World& world);
+
+/// Writes the rows of the steps that are recorded into the recording: of each its place and the
+/// hash of its tokens. Error (input): the file cannot be written.
+void record_rows(const OpenedRun& opened, const ReplayRequest& request);
 
 /// What that JSON says, with what the run has recorded.
 ReplayStep replayed_step(const std::string& json, const RecordedRun& run, const OpenedRun& opened);
