@@ -186,7 +186,8 @@ class CopyStock {
     }
     std::error_code error;
     const bool was_begun = folder.string().ends_with(removed_mark);
-    const fs::path away = was_begun ? folder : folder.string() + std::string(removed_mark);
+    const fs::path away =
+        was_begun ? folder : fs::path(folder.string() + std::string(removed_mark));
     if (!was_begun) {
       fs::remove_all(away, error);
       fs::rename(folder, away, error);
