@@ -127,6 +127,8 @@ Location parse_location(std::string_view text) {
   return scheme_of(text).empty() ? Location(LocalPath{std::string(text)}) : Location(Address(text));
 }
 
+bool names_store(std::string_view text) { return !scheme_of(text).empty(); }
+
 const std::string& text_of(const Location& location) {
   const Address* const address = std::get_if<Address>(&location);
   return address != nullptr ? address->text() : std::get<LocalPath>(location).path;

@@ -23,12 +23,13 @@ module;
 #include <tessera/content_hash.hpp>
 #include <tessera/limits.hpp>
 #include <utility>
+#include <variant>
 #include <vector>
 module tessera.stores;
 
 import tessera.base;
 import tessera.cache;
-import :copied_file;
+import :file_copy;
 
 namespace tessera::stores {
 
@@ -109,19 +110,19 @@ class CopyFolder {
 };
 
 /// Copies of other addresses, which may be removed.
-class CopyStock {
+class CopyCache {
  public:
-  CopyStock(fs::path folder, const fs::path& used) : folder_(std::move(folder)), used_(used) {}
+  CopyCache(fs::path folder, const fs::path& used) : folder_(std::move(folder)), used_(used) {}
 
   /// Removes copies until there is room. StoreError (no_space): there is not.
   void make_room(std::uint64_t bytes, std::uint64_t most, const Address& address) {
-    std::vector<OldCopy> copies = all();
+    std::vector<CachedCopy> copies = all();
     std::uint64_t kept = 0;
-    for (const OldCopy& copy : copies) {
+    for (const CachedCopy& copy : copies) {
       kept += copy.bytes;
     }
     const auto fits = [&] { return (most == 0 || kept + bytes <= most) && bytes <= available(); };
-    for (const OldCopy& copy : copies) {
+    for (const CachedCopy& copy : copies) {
       if (fits()) {
         return;
       }
@@ -141,7 +142,7 @@ class CopyStock {
   }
 
  private:
-  struct OldCopy {
+  struct CachedCopy {
     fs::path folder;
     std::uint64_t bytes = 0;
     std::int64_t used = 0;
@@ -153,14 +154,14 @@ class CopyStock {
     return error ? UINT64_MAX : space.available;
   }
   /// All but the one that is fetched, the ones used longest ago first.
-  std::vector<OldCopy> all() const {
-    std::vector<OldCopy> copies;
+  std::vector<CachedCopy> all() const {
+    std::vector<CachedCopy> copies;
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
       if (entry.path() == used_ || !entry.is_directory(error)) {
         continue;
       }
-      OldCopy copy{.folder = entry.path()};
+      CachedCopy copy{.folder = entry.path()};
       for (auto below = fs::recursive_directory_iterator(entry.path(), error);
            !error && below != fs::recursive_directory_iterator(); below.increment(error)) {
         const std::uintmax_t size = below->is_regular_file(error) ? below->file_size(error) : 0;
@@ -172,7 +173,7 @@ class CopyStock {
       }
       copies.push_back(std::move(copy));
     }
-    std::ranges::sort(copies, {}, &OldCopy::used);
+    std::ranges::sort(copies, {}, &CachedCopy::used);
     return copies;
   }
   /// False: somebody uses it.
@@ -358,11 +359,22 @@ LocalCopy fetch(const Address& address, const CopyRules& rules) {
     }
   }
   if (!missing.empty()) {
-    CopyStock(root, root / copy.content_).make_room(bytes, cache_limit(rules), address);
+    CopyCache(root, root / copy.content_).make_room(bytes, cache_limit(rules), address);
+    log(LogLevel::info, fmt::format("stores: fetching {}: {}, {}", address.text(),
+                                    count_text(static_cast<std::int64_t>(missing.size()), "file"),
+                                    format_bytes(bytes)));
     copy_all(store, missing, folder, leaf, rules.at_once);
     copy.fetched_ = store.counts().bytes_read;
   }
   return copy;
+}
+
+LocalInput::LocalInput(std::string_view text, const CopyRules& rules) {
+  const Location location = parse_location(text);
+  if (const auto* const address = std::get_if<Address>(&location)) {
+    copy_.emplace(fetch(*address, rules));
+  }
+  path_ = copy_ ? copy_->path() : std::string(text);
 }
 
 }  // namespace tessera::stores

@@ -54,4 +54,17 @@ class LocalCopy {
 /// `most`; CacheError (of tessera.cache) where there is no folder for copies.
 LocalCopy fetch(const Address& address, const CopyRules& rules = {});
 
+/// A path on this machine, for a command that reads it: its own, or that of a copy, which stays as
+/// long as the object.
+class LocalInput {
+ public:
+  /// Errors: those of parse_location and fetch.
+  explicit LocalInput(std::string_view text, const CopyRules& rules = {});
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::optional<LocalCopy> copy_;
+};
+
 }  // namespace tessera::stores

@@ -31,6 +31,8 @@ StoreCounts OpenStore::counts() const { return state_->counts(); }
 bool OpenStore::is_whole() const { return state_->name_of("").empty(); }
 bool OpenStore::has_lists() const { return state_->lister() != nullptr; }
 
+bool OpenStore::is_writable() const { return state_->writer() != nullptr; }
+
 ObjectFacts OpenStore::facts(const std::string& name) {
   ObjectFacts facts = state_->call(name, [&](StoreReader& reader, const std::string& object) {
     return reader.facts(object, rules().limits);

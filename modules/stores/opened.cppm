@@ -56,6 +56,8 @@ class OpenStore {
   bool is_whole() const;
   /// Whether list() is possible.
   bool has_lists() const;
+  /// Whether an OpenWritableStore is.
+  bool is_writable() const;
 
   ObjectFacts facts(const std::string& name);
   /// All objects below the folder, sorted by name; names are relative to the address, as
@@ -124,6 +126,9 @@ class Upload {
   explicit Upload(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+/// StoreScheme::sample of a scheme. Error (input): no plugin provides it.
+std::string sample_of_scheme(std::string_view scheme);
 
 /// The schemes that plugins of this machine provide, sorted.
 std::vector<std::string> known_schemes();

@@ -19,16 +19,16 @@ namespace tessera::stores {
 namespace {
 
 /// Schemes of Tessera's own plugins, and how to get those that this machine does not have.
-struct KnownScheme {
+struct PluginScheme {
   std::string_view name;
   std::string_view plugin;
 };
-constexpr KnownScheme own_schemes[] = {{"https", "web_stores"}, {"hf", "web_stores"}, {"s3", "s3"}};
+constexpr PluginScheme own_schemes[] = {{"https", "web_stores"}, {"hf", "web_stores"}, {"s3", "s3"}};
 
 std::unique_ptr<StoreScheme> load_scheme(const Address& address) {
   const std::vector<std::string> known = known_schemes();
   if (std::ranges::find(known, address.scheme()) == known.end()) {
-    const auto own = std::ranges::find(own_schemes, address.scheme(), &KnownScheme::name);
+    const auto own = std::ranges::find(own_schemes, address.scheme(), &PluginScheme::name);
     fail_input(
         {.thing = address.text(),
          .wrong = fmt::format("no plugin knows the scheme '{}' ({}{})", address.scheme(),
@@ -78,6 +78,10 @@ std::vector<std::string> known_schemes() {
   std::vector<std::string> names = plugin::host().names(StoreScheme::plugin_kind.name);
   std::ranges::sort(names);
   return names;
+}
+
+std::string sample_of_scheme(std::string_view scheme) {
+  return plugin::host().find<StoreScheme>(scheme)()->sample();
 }
 
 OpenStore::State::State(Address address, StoreRules rules)

@@ -19,6 +19,7 @@ bool ObjectFacts::operator==(const ObjectFacts& other) const {
 StoreReader::~StoreReader() = default;
 std::string StoreReader::fixed_revision(const RequestLimits& /*limits*/) { return {}; }
 StoreScheme::~StoreScheme() = default;
+std::string StoreScheme::sample() const { return {}; }
 std::string StoreScheme::how_to_get_rights() const { return {}; }
 
 }  // namespace tessera::stores

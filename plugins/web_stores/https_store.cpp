@@ -63,7 +63,7 @@ class HttpsStore final : public StoreReader {
   }
 
  private:
-  struct HasHeaders {
+  struct HeaderAnswer {
     HttpAnswer answer;
   };
 
@@ -80,10 +80,10 @@ class HttpsStore final : public StoreReader {
   HttpAnswer first_byte(const std::string& name, const RequestLimits& limits) {
     HttpRequest request = request_for(name);
     request.headers.emplace_back("Range: bytes=0-0");
-    request.begin = [](const HttpAnswer& answer) { throw HasHeaders{answer}; };
+    request.begin = [](const HttpAnswer& answer) { throw HeaderAnswer{answer}; };
     try {
       return client_.send(request, limits);
-    } catch (const HasHeaders& has) {
+    } catch (const HeaderAnswer& has) {
       return has.answer;
     }
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,7 +52,7 @@ class CopyEnvironment : public Folder {
   }
   std::map<std::string, HubFile>& files() { return hub.state.files; }
   std::size_t requests_of_files() {
-    const std::lock_guard lock(hub.state.mutex);
+    const std::lock_guard lock(hub.state.guard);
     return static_cast<std::size_t>(
         std::ranges::count_if(hub.state.seen, [](const std::string& path) {
           return path.starts_with("/cdn/") || path.find("/resolve/") != std::string::npos;
@@ -180,7 +181,7 @@ TEST_CASE("several processes that need a copy fetch it once") {
     REQUIRE(waitpid(child, &status, 0) == child);
     CHECK(status == 0);
   }
-  const std::lock_guard lock(env.hub.state.mutex);
+  const std::lock_guard lock(env.hub.state.guard);
   CHECK(std::ranges::count_if(env.hub.state.seen, [](const std::string& path) {
           return path.starts_with("/cdn/data/a.jsonl");
         }) == 1);
@@ -276,9 +277,9 @@ TEST_CASE("a thousand faults end in the right bytes or in an error", "[.long]") 
 namespace {
 
 /// Fetches in processes that are killed at random moments, until one is not.
-void fetch_with_kills(int kills) {
+void fetch_with_kills(int kills, std::size_t megabytes) {
   CopyEnvironment env;
-  env.files()["large.bin"] = {random_bytes(std::size_t{80} << 20, 3)};
+  env.files()["large.bin"] = {random_bytes(megabytes << 20, 3)};
   std::mt19937 random(5);
   int killed = 0;
   while (killed < kills) {
@@ -308,5 +309,20 @@ void fetch_with_kills(int kills) {
 
 }  // namespace
 
-TEST_CASE("a fetch that is killed is continued with the right bytes") { fetch_with_kills(5); }
-TEST_CASE("a fetch that is killed often is continued", "[.long]") { fetch_with_kills(200); }
+TEST_CASE("a fetch that is killed is continued with the right bytes") { fetch_with_kills(2, 34); }
+TEST_CASE("a fetch that is killed often is continued", "[.long]") { fetch_with_kills(200, 80); }
+
+TEST_CASE("a hub for programs of others", "[.server]") {
+  // Serves until the file "end" is there: for hub_judge.sh.
+  const std::filesystem::path folder = std::getenv("HUB_FOLDER");
+  CopyEnvironment env;
+  env.hub.state.page = 2;
+  for (const auto& [name, file] : env.files()) {
+    std::filesystem::create_directories((folder / "files" / name).parent_path());
+    std::ofstream(folder / "files" / name, std::ios::binary) << file.bytes;
+  }
+  std::ofstream(folder / "url") << env.hub.url() << std::flush;
+  while (!std::filesystem::exists(folder / "end")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}

@@ -40,7 +40,7 @@ inline std::string sha256_of(const std::string& bytes) {
 
 /// What the server has and does; shared with the test under the mutex.
 struct HubState {
-  std::mutex mutex;
+  std::mutex guard;
   std::map<std::string, HubFile> files;
   std::string commit = std::string(40, 'a');
   std::string token;              // asked for, where it is not empty
@@ -76,7 +76,7 @@ inline Reply ranged(const Request& request, const std::string& bytes, const std:
 
 inline Reply hub_reply(HubState& hub, const Request& request) {
   using nlohmann::json;
-  const std::lock_guard lock(hub.mutex);
+  const std::lock_guard lock(hub.guard);
   const std::string path = request.path.substr(0, request.path.find('?'));
   hub.seen.push_back(request.path);
   const bool has_token = request.head.find("uthorization: Bearer") != std::string::npos;

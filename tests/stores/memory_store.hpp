@@ -166,12 +166,12 @@ class MemoryScheme final : public StoreScheme {
   }
 };
 
-/// The process has the schemes memory and readonly of this test.
+/// The process has the schemes memory and fixed of this test.
 inline void add_memory_schemes() {
   static const bool once = [] {
     plugin::host().add<StoreScheme>("memory",
                                     [] { return std::make_unique<MemoryScheme<MemoryStore>>(); });
-    plugin::host().add<StoreScheme>("readonly",
+    plugin::host().add<StoreScheme>("fixed",
                                     [] { return std::make_unique<MemoryScheme<ReadOnlyStore>>(); });
     return true;
   }();

@@ -95,7 +95,7 @@ TEST_CASE("a scheme that no plugin knows is an error that names those that are t
   add_memory_schemes();
   const std::string error = input_error([] { OpenStore store(Address("gs://bucket/a")); });
   CHECK_THAT(error, Contains("gs://bucket/a: no plugin knows the scheme 'gs'") &&
-                        Contains("memory") && Contains("readonly"));
+                        Contains("memory") && Contains("fixed"));
 }
 
 TEST_CASE("what may pass is tried again, and bytes that have come are not asked for twice") {
@@ -221,10 +221,10 @@ TEST_CASE("names of a list are below the address, sorted, and what they could ha
 TEST_CASE("a store that can only be read is none to write to or to list") {
   add_memory_schemes();
   memory.objects["a"] = "x";
-  CHECK(OpenStore(Address("readonly:b")).facts("a").size == 1);
-  CHECK_THAT(error_of([] { OpenWritableStore store(Address("readonly:b")); }),
-             Contains("stores of the scheme 'readonly' can only be read"));
-  CHECK_THAT(error_of([] { OpenStore(Address("readonly:b")).list(); }),
+  CHECK(OpenStore(Address("fixed:b")).facts("a").size == 1);
+  CHECK_THAT(error_of([] { OpenWritableStore store(Address("fixed:b")); }),
+             Contains("stores of the scheme 'fixed' can only be read"));
+  CHECK_THAT(error_of([] { OpenStore(Address("fixed:b")).list(); }),
              Contains("have no lists of files; name each file"));
 }
 

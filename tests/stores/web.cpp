@@ -180,12 +180,12 @@ TEST_CASE("faults of a server are tried again, and named where they stay") {
   FileServer files;
   OpenStore store(files.address(), quick_rules());
   for (const auto& [kind, status] : {std::pair(Fault::reset, 200),
-                                    {Fault::closed, 200},
-                                    {Fault::half, 200},
-                                    {Fault::garbage, 200},
-                                    {Fault::none, 500},
-                                    {Fault::none, 503},
-                                    {Fault::none, 429}}) {
+                                     {Fault::closed, 200},
+                                     {Fault::half, 200},
+                                     {Fault::garbage, 200},
+                                     {Fault::none, 500},
+                                     {Fault::none, 503},
+                                     {Fault::none, 429}}) {
     INFO(static_cast<int>(kind) << " " << status);
     int count = 0;
     files.change = [&, fault = kind, code = status](const Request&, Reply& reply) {
@@ -207,7 +207,10 @@ TEST_CASE("faults of a server are tried again, and named where they stay") {
     }
   }
   files.change = [](const Request&, Reply& reply) { reply.fault = Fault::never; };
-  CHECK_THAT(error_of([&] { store.facts(""); }), Contains("it was tried 3 times"));
+  StoreRules rules = quick_rules();
+  rules.limits.answer_seconds = 0.2;
+  CHECK_THAT(error_of([&] { OpenStore(files.address(), rules).facts(""); }),
+             Contains("it was tried 3 times"));
   CHECK_THAT(error_of([&] { OpenStore(Address("http://127.0.0.1:1/a"), quick_rules()).facts(""); }),
              Contains("it was tried 3 times"));
 }
@@ -216,7 +219,9 @@ TEST_CASE("a server whose certificate nobody vouches for is refused") {
   // A port that speaks no TLS is a temporary failure, and no bytes are taken from it.
   FileServer files;
   const std::string address = "https" + files.address().text().substr(4);
-  CHECK(error_of([&] { OpenStore(Address(address), quick_rules()).facts(""); }) != "no error");
+  StoreRules rules = quick_rules();
+  rules.limits.answer_seconds = 0.2;
+  CHECK(error_of([&] { OpenStore(Address(address), rules).facts(""); }) != "no error");
 }
 
 TEST_CASE("a repository of the hub has files of one commit, with hashes") {

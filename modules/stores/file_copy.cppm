@@ -1,4 +1,4 @@
-module tessera.stores:copied_file;
+module tessera.stores:file_copy;
 
 import tessera.base;
 import :opened;

@@ -23,7 +23,7 @@ module;
 module tessera.stores;
 
 import tessera.base;
-import :copied_file;
+import :file_copy;
 import :object_hash;
 
 namespace tessera::stores {
