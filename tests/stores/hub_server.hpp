@@ -38,7 +38,7 @@ inline std::string sha256_of(const std::string& bytes) {
   return text;
 }
 
-/// What the server has and does; shared with the test under the mutex.
+/// What the server has and does; shared with the test, by its guard.
 struct HubState {
   std::mutex guard;
   std::map<std::string, HubFile> files;
