@@ -77,7 +77,8 @@ inline Reply ranged(const Request& request, const std::string& bytes, const std:
 inline Reply hub_reply(HubState& hub, const Request& request) {
   using nlohmann::json;
   const std::lock_guard lock(hub.guard);
-  const std::string path = request.path.substr(0, request.path.find('?'));
+  std::string path = request.path.substr(0, request.path.find('?'));
+  path += path == hub.path_prefix ? "/revision/main" : "";
   hub.seen.push_back(request.path);
   const bool has_token = request.head.find("uthorization: Bearer") != std::string::npos;
   if (has_token) {
