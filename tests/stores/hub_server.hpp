@@ -79,6 +79,10 @@ inline Reply hub_reply(HubState& hub, const Request& request) {
   const std::lock_guard lock(hub.guard);
   std::string path = request.path.substr(0, request.path.find('?'));
   path += path == hub.path_prefix ? "/revision/main" : "";
+  const std::string main_tree = hub.path_prefix + "/tree/main";
+  if (path.starts_with(main_tree)) {
+    path = hub.path_prefix + "/tree/" + hub.commit + path.substr(main_tree.size());
+  }
   hub.seen.push_back(request.path);
   const bool has_token = request.head.find("uthorization: Bearer") != std::string::npos;
   if (has_token) {
