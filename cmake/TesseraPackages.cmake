@@ -88,6 +88,11 @@ if(plugin-http-sinks IN_LIST tessera_components)
     "The plugin of Tessera that tells MLflow and OpenTelemetry what a run does.")
   set(CPACK_DEBIAN_PLUGIN-HTTP-SINKS_PACKAGE_DEPENDS "${tessera_same}")
 endif()
+if(plugin-web-stores IN_LIST tessera_components)
+  tessera_package(plugin-web-stores tessera-plugin-web-stores
+    "The plugin of Tessera that reads files by HTTPS and from the Hugging Face hub.")
+  set(CPACK_DEBIAN_PLUGIN-WEB-STORES_PACKAGE_DEPENDS "${tessera_same}")
+endif()
 if(plugin-cuda IN_LIST tessera_components)
   tessera_package(plugin-cuda tessera-plugin-cuda
     "The plugins of Tessera for GPUs of NVIDIA and for NCCL. NVIDIA's driver and"

@@ -51,6 +51,9 @@ std::vector<SuiteCheck> suite_of(const SuiteSubject& subject) {
   if (subject.kind == "transport") {
     return transport_suite(subject.name);
   }
+  if (subject.kind == "store") {
+    return store_suite(subject.name);
+  }
   return subject.kind == "operator" ? operator_suite(subject.name) : std::vector<SuiteCheck>{};
 }
 

@@ -56,6 +56,7 @@ std::vector<SuiteCheck> tokenizer_suite(const std::string& name);
 std::vector<SuiteCheck> sink_suite(const std::string& name);
 std::vector<SuiteCheck> source_suite(const std::string& name);
 std::vector<SuiteCheck> transport_suite(const std::string& name);
+std::vector<SuiteCheck> store_suite(const std::string& name);
 
 /// The first findings of many, as the text of a check; empty: there are none.
 std::string some_of(const std::vector<std::string>& findings);

@@ -74,10 +74,10 @@ export import :healing;        // ranks that die are started again
 export import :train;          // all of it, in order
 
 // Questions to a run that has saved checkpoints.
-export import :recorded_run;  // the run, as its checkpoints describe it
-export import :step_rows;     // the rows of a step, by ranks and micro-batches
-export import :verify;        // a run repeated from its record
-export import :replay;        // a step computed again and looked at
+export import :recorded_run;     // the run, as its checkpoints describe it
+export import :step_rows;        // the rows of a step, by ranks and micro-batches
+export import :verify;           // a run repeated from its record
+export import :replay;           // a step computed again and looked at
 export import :run_description;  // what two runs say of themselves, compared
 export import :call_recorder;    // the calls of operators of a step, in files
 export import :call_difference;  // two recordings of a step, compared
