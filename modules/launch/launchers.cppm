@@ -12,7 +12,7 @@ import :start;
 namespace tessera::collective {
 
 /// Where the ranks of an attempt meet, and what makes them known to each other. They find it in
-/// their environment, as the transport tcp reads it.
+/// their environment, as meet_ranks reads it.
 struct RankMeeting {
   Endpoint at;
   std::optional<RunKey> key{};      ///< of the attempt

@@ -34,7 +34,7 @@ class Config {
     prefer("KEEPALIVE_INTERVAL", "5s");
     prefer_of_tcp("CONN_NB", "y");  // nothing here waits for another machine
     // Pieces of UCX's own sizes, 8 and 64 KiB, take TCP a third more time for parts of 32 KiB
-    // (docs/performance-calls.md).
+    // (docs/ucx.md).
     prefer_of_tcp("TX_SEG_SIZE", "64k");
     prefer_of_tcp("RX_SEG_SIZE", "256k");
   }
