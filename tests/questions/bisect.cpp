@@ -14,8 +14,8 @@ namespace {
 using namespace asked;
 
 const std::string bend =
-    "[[parallel]]\nstyle = \"Bend\"\naxis = \"shard\"\non = [\"model.layers.0.mlp.down_proj\"]\n";
-const std::string one_rank = "[mesh]\naxes = [\"shard\"]\nshape = [1]\n";
+    "[[parallel]]\nstyle = \"Bend\"\naxis = \"one\"\non = [\"model.layers.0.mlp.down_proj\"]\n";
+const std::string one_rank = "[mesh]\naxes = [\"one\"]\nshape = [1]\n";
 
 /// A version of the plugin in tests/questions/libraries/bend.cpp.
 std::string plugin(const std::string& version) {
@@ -113,20 +113,20 @@ TEST_CASE("runs of several layouts agree within the tolerance, and a wrong opera
   folder.write("rows.jsonl", records(40));
   const std::string more = "seed = 5\n";
   train_as(folder, "one", bent("right", more));
-  const std::string bend_of_two =
-      "[[parallel]]\nstyle = \"Bend\"\naxis = \"AXIS\"\non = [\"model.layers.0.mlp.down_proj\"]\n";
-  for (const std::string& mesh : {sharded, tensor_parallel}) {
-    std::string style = bend_of_two;
-    style.replace(style.find("AXIS"), 4, mesh == sharded ? "shard" : "tensor");
+  for (std::string mesh : {sharded, tensor_parallel}) {
+    // The style has an axis of its own.
+    mesh.replace(mesh.find("axes = ["), 8, "axes = [\"one\", ");
+    mesh.replace(mesh.find("shape = ["), 9, "shape = [1, ");
     for (const char* const version : {"right", "operator"}) {
       INFO(mesh << version);
-      folder.write("other.toml", bent(version, more, mesh + style));
+      folder.write("other.toml", bent(version, more, mesh + bend));
       const bool right = version == std::string("right");
       const Json found = json_of(folder, "bisect one --step 6 --layout other.toml", right ? 0 : 1);
       INFO(found.dump(1));
       CHECK(found["view"] == "written");
       CHECK(found["compared"].get<int>() > (right ? 100 : 10));
       if (!right) {
+        CHECK(found["call"]["step"] == 5);  // the first one after the checkpoint
         CHECK(found["call"]["operator"] == "bend");
         CHECK(found["call"]["module"] == "model.layers.0.mlp.down_proj");
         CHECK(found["begins_here"] == true);

@@ -58,9 +58,17 @@ bool is_16_bits(const runs::RunDescription& run) {
   return precision == "\"bf16\"" || precision == "\"f16\"";
 }
 
-/// The number that a step has to exceed for a checkpoint to be before it.
 bool has_checkpoint_before(const runs::RunDescription& run, std::int64_t step) {
   return run.saved.front().step < step;
+}
+
+/// The steps that are done in the newest checkpoint before a step; 0: there is none.
+std::int64_t done_before(const runs::RunDescription& run, std::int64_t step) {
+  std::int64_t done = 0;
+  for (const runs::RecordedRun::Checkpoint& saved : run.saved) {
+    done = saved.step < step ? std::max(done, saved.step) : done;
+  }
+  return done;
 }
 
 void check_arguments(const BisectArguments& arguments) {
@@ -108,11 +116,7 @@ StepToCompare step_of(const BisectArguments& arguments, const Side& first, const
     compared.first = std::max<std::int64_t>(1, compared.step - 1);
   } else {
     // The step after the last checkpoint that has one.
-    std::int64_t done = 0;
-    for (const runs::RecordedRun::Checkpoint& saved : first.run.saved) {
-      done = saved.step < steps ? std::max(done, saved.step) : done;
-    }
-    compared.step = compared.first = done + 1;
+    compared.step = compared.first = done_before(first.run, steps) + 1;
   }
   const auto before = [&](std::int64_t step) {
     return has_checkpoint_before(first.run, step) && has_checkpoint_before(second.run, step);
@@ -122,6 +126,10 @@ StepToCompare step_of(const BisectArguments& arguments, const Side& first, const
     if (!compared.from_beginning && before(compared.step)) {
       compared.first = compared.step;
     }
+  }
+  if (!two_runs) {
+    // Both sides have one state there, and no step is computed that is not looked at.
+    compared.first = 1 + done_before(first.run, compared.step);
   }
   return compared;
 }
@@ -326,7 +334,7 @@ std::string paragraph(const BisectResult& result) {
         step.step, step.what, step.first, step.second);
   }
   text += result.step.first < result.step.step
-              ? fmt::format("Steps {} and {} were computed twice and compared ", result.step.first,
+              ? fmt::format("Steps {} to {} were computed twice and compared ", result.step.first,
                             result.step.step)
               : fmt::format("Step {} was computed twice and compared ", result.step.step);
   text += result.step.tolerance == 0

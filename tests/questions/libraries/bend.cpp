@@ -65,7 +65,7 @@ Op bend() {
 class Bend final : public parallel::ParallelStyle {
  public:
   explicit Bend(parallel::Options&) {}
-  parallel::StyleFacts facts() const override { return {.splits_batch = true}; }
+  parallel::StyleFacts facts() const override { return {}; }
   void apply(const parallel::StyleTarget& target) override {
     target.module.add_hook([](nn::Module&, const Tensors&, Tensors& outputs) {
       outputs[0] = call_one(load_operator("bend"), {ops::mul_scalar(outputs[0], style_factor)});
