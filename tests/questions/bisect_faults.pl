@@ -148,7 +148,11 @@ sub second_build {
   $link =~ s{\Q$build/$linked\E}{$library}g;
   ($code, $output) = run_in($build, $link);
   die "$fault->{name}: it does not link:\n" . substr($output, 0, 2000) if $code;
-  write_file("$folder/tessera", "#!/bin/sh\nLD_LIBRARY_PATH='$folder' TESSERA_PLUGIN_PATH='$folder/plugins:$ENV{TESSERA_PLUGIN_PATH}' "
+  for my $plugin (glob "$build/lib/tessera/plugins/*.so") {  # the others, as they are
+    my $link = "$folder/plugins/" . basename($plugin);
+    -e $link || symlink($plugin, $link) or die "$link: $!\n";
+  }
+  write_file("$folder/tessera", "#!/bin/sh\nLD_LIBRARY_PATH='$folder' TESSERA_PLUGIN_PATH='$folder/plugins' "
     . "exec '$build/bin/tessera' \"\$@\"\n");
   chmod 0755, "$folder/tessera";
   return "$folder/tessera";

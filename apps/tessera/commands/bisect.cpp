@@ -221,6 +221,9 @@ std::string joined(const std::vector<std::int64_t>& numbers) {
 }
 
 std::string place_text(const runs::RecordedCall& call) {
+  if (call.phase == "start") {
+    return fmt::format("{} before the step", shown(call.module));
+  }
   std::string text = fmt::format("'{}'", call.op);
   if (call.turn > 0) {
     text += fmt::format(" (call {} of it there)", call.turn + 1);
@@ -231,6 +234,9 @@ std::string place_text(const runs::RecordedCall& call) {
 }
 
 std::string parameters_text(const runs::RecordedCall& call) {
+  if (call.phase == "start") {
+    return "";
+  }
   std::vector<std::string> names;
   for (const std::vector<runs::RecordedTensor>* const all : {&call.in, &call.out}) {
     for (const runs::RecordedTensor& tensor : *all) {
@@ -275,7 +281,7 @@ std::string cause_text(const runs::CallDifference& call, double tolerance) {
     return fmt::format("{}, so this operator computes something else in the second.", equal);
   }
   std::string text = fmt::format(
-      "Its operand {} differs already, by {:.2g} of its norm, and no call that both "
+      "Its operand {} differs already, by {:.2g} times its norm, and no call that both "
       "have made it: it was written outside of operators, or by a call that only one "
       "has.",
       call.operands.front(), call.before);
@@ -290,7 +296,7 @@ std::string call_text(const BisectResult& result) {
   std::string text = fmt::format("{} calls are the same. The first that differs is {}{}",
                                  result.recordings.compared - 1, place_text(call.first),
                                  parameters_text(call.first));
-  text += fmt::format(", on rank {}: result {} is {:.2g} of its norm apart. ",
+  text += fmt::format(", on rank {}: result {} differs by {:.2g} times its norm. ",
                       call.first.place.rank, call.results.front(), call.distance);
   if (const runs::ElementDifference* const one = result_element(result)) {
     text += fmt::format(

@@ -183,6 +183,15 @@ class CallRecorder::Implementation final : public Mode {
       see(x, line.in);
     }
     Tensors out = next(call);
+    // A collective is told where it is complete, by its own name.
+    if (call.op.issues && (call.op.in_place || !out.empty())) {
+      issued_.insert_or_assign(storage_of(call.op.in_place ? call.in[0] : out[0]), call.op.name);
+    } else if (call.op.completes) {
+      if (const auto issued = issued_.extract(storage_of(call.in[0]))) {
+        line.op = issued.mapped();
+        line.communicates = true;
+      }
+    }
     if (!call.op.issues) {
       for (const Tensor& x : call.op.completes ? Tensors{call.in[0]} : out) {
         see(x, line.out);
@@ -347,8 +356,9 @@ class CallRecorder::Implementation final : public Mode {
   std::vector<nn::ParameterPointer> parameters_;
   std::map<const Storage*, std::string> names_;
   std::ofstream file_;
-  std::int64_t step_ = 0;   // 0: none is recorded yet
-  std::int64_t count_ = 0;  // of calls
+  std::map<const Storage*, std::string> issued_;  // collectives that are not complete
+  std::int64_t step_ = 0;                         // 0: none is recorded yet
+  std::int64_t count_ = 0;                        // of calls
   bool looking_ = false;
   std::vector<std::string> phases_;
   std::optional<ModeScope> scope_;
