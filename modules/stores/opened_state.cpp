@@ -23,7 +23,8 @@ struct PluginScheme {
   std::string_view name;
   std::string_view plugin;
 };
-constexpr PluginScheme own_schemes[] = {{"https", "web_stores"}, {"hf", "web_stores"}, {"s3", "s3"}};
+constexpr PluginScheme own_schemes[] = {
+    {"https", "web_stores"}, {"hf", "web_stores"}, {"s3", "s3"}};
 
 std::unique_ptr<StoreScheme> load_scheme(const Address& address) {
   const std::vector<std::string> known = known_schemes();

@@ -171,8 +171,8 @@ class StoreScheme {
   /// Where a person can get or enter what a store asks for ("set HF_TOKEN to a token of
   /// https://..."); the end of errors about rights.
   virtual std::string how_to_get_rights() const;
-  /// An address below which the tests of `tessera plugin check` may read, and write and remove where
-  /// the store can be written. Empty: they do without.
+  /// An address below which the tests of `tessera plugin check` may read, and write and remove
+  /// where the store can be written. Empty: they do without.
   virtual std::string sample() const;
 };
 
