@@ -15,7 +15,7 @@ module tessera.stores;
 
 import tessera.base;
 import :opened_state;
-import :sha256;
+import :object_hash;
 
 namespace tessera::stores {
 
@@ -32,25 +32,27 @@ ObjectFacts OpenStore::facts(const std::string& name) {
   ObjectFacts facts = state_->call(name, [&](StoreReader& reader, const std::string& object) {
     return reader.facts(object, rules().limits);
   });
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  constexpr std::size_t digits = 64;
-  if (!facts.sha256.empty() &&
-      (facts.sha256.size() != digits || !std::ranges::all_of(facts.sha256, is_digit))) {
-    state_->fail_with(StoreFailure::wrong_answer, name, "its SHA-256 is no hash");
-  }
+  state_->check_facts(name, facts);
   return facts;
 }
 
 std::vector<ListedObject> OpenStore::list(const std::string& folder) {
+  if (state_->lister() == nullptr) {
+    state_->fail_with(
+        StoreFailure::wrong_address, folder,
+        fmt::format("stores of the scheme '{}' have no lists of files", address().scheme()),
+        "name each file");
+  }
   std::vector<ListedObject> all;
   std::set<std::string> pages;
   std::string next;
   do {
-    ListPage page = state_->call(folder, [&](StoreReader& reader, const std::string& below) {
-      return reader.list(below, next, rules().limits);
+    ListPage page = state_->call(folder, [&](StoreReader&, const std::string& below) {
+      return state_->lister()->list(below, next, rules().limits);
     });
     for (ListedObject& object : page.objects) {
       object.name = state_->relative_name(object.name, folder);
+      state_->check_facts(object.name, object.facts);
       all.push_back(std::move(object));
     }
     if (all.size() > rules().most_listed) {
@@ -126,13 +128,10 @@ std::string OpenStore::text(const std::string& name, std::size_t most) {
   }
   std::string text(known.size, '\0');
   read(name, known, 0, std::as_writable_bytes(std::span(text)));
-  if (!known.sha256.empty()) {
-    Sha256 hash;
-    hash.add(std::as_bytes(std::span(text)));
-    if (hash.hex() != known.sha256) {
-      state_->fail_with(StoreFailure::wrong_answer, name,
-                        "its bytes have another SHA-256 than the store says");
-    }
+  ObjectHash hash(known);
+  hash.add(std::as_bytes(std::span(text)));
+  if (const std::string wrong = hash.wrong(); !wrong.empty()) {
+    state_->fail_with(StoreFailure::wrong_answer, name, wrong);
   }
   return text;
 }

@@ -100,6 +100,11 @@ StoreReader& OpenStore::State::reader() const {
   return std::visit([](const auto& store) -> StoreReader& { return *store; }, place_->store);
 }
 
+StoreLister* OpenStore::State::lister() const {
+  const auto* const lister = std::get_if<std::unique_ptr<StoreLister>>(&place_->store);
+  return lister != nullptr ? lister->get() : writer();
+}
+
 StoreWriter* OpenStore::State::writer() const {
   const auto* const writer = std::get_if<std::unique_ptr<StoreWriter>>(&place_->store);
   return writer != nullptr ? writer->get() : nullptr;
@@ -151,10 +156,21 @@ void OpenStore::State::retry(Attempts& attempts, const std::string& name,
   attempts.after(StoreError(failure.failure(), completed(name, failure), failure.after()));
 }
 
-void OpenStore::State::fail_with(StoreFailure failure, const std::string& name,
-                                 std::string wrong) const {
-  const StoreError error(failure, {.wrong = std::move(wrong)});
+void OpenStore::State::fail_with(StoreFailure failure, const std::string& name, std::string wrong,
+                                 std::string advice) const {
+  const StoreError error(failure, {.wrong = std::move(wrong), .advice = std::move(advice)});
   throw StoreError(failure, completed(name, error));
+}
+
+void OpenStore::State::check_facts(const std::string& name, const ObjectFacts& facts) const {
+  const auto is_hash = [](const std::string& text, std::size_t digits) {
+    return text.empty() || (text.size() == digits && std::ranges::all_of(text, [](char c) {
+                              return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+                            }));
+  };
+  if (!is_hash(facts.sha256, 64) || !is_hash(facts.git_blob, 40)) {
+    fail_with(StoreFailure::wrong_answer, name, "what the store says is its hash is none");
+  }
 }
 
 StoreCounts OpenStore::State::counts() const {

@@ -31,10 +31,14 @@ class OpenStore::State {
   void count_request(const Attempts& attempts);
   /// Attempts::after, with the failure's text completed: what it is about, what to do.
   void retry(Attempts& attempts, const std::string& name, const StoreError& failure) const;
-  [[noreturn]] void fail_with(StoreFailure failure, const std::string& name,
-                              std::string wrong) const;
+  [[noreturn]] void fail_with(StoreFailure failure, const std::string& name, std::string wrong,
+                              std::string advice = "") const;
+  /// Error (wrong_answer): the hashes are none.
+  void check_facts(const std::string& name, const ObjectFacts& facts) const;
 
   StoreReader& reader() const;
+  /// Null: the store has no lists.
+  StoreLister* lister() const;
   /// Null: the store can only be read.
   StoreWriter* writer() const;
   /// The name in the store of a name relative to the address.

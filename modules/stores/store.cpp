@@ -13,7 +13,8 @@ namespace {
 }  // namespace
 
 bool ObjectFacts::operator==(const ObjectFacts& other) const {
-  return size == other.size && version == other.version && sha256 == other.sha256;
+  return size == other.size && version == other.version && sha256 == other.sha256 &&
+         git_blob == other.git_blob;
 }
 StoreReader::~StoreReader() = default;
 std::string StoreReader::fixed_revision(const RequestLimits& /*limits*/) { return {}; }

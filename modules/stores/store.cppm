@@ -13,7 +13,7 @@ export namespace tessera::stores {
 /// When a request gives up.
 struct RequestLimits {
   double connect_seconds = 20;
-  /// Without a byte in either direction: temporary.
+  /// With (almost) no bytes in either direction: temporary.
   double stalled_seconds = 30;
   /// Of a request whose answer is small (all but read(), put() and put_part()): temporary.
   double answer_seconds = 60;
@@ -30,6 +30,9 @@ struct ObjectFacts {
   /// Of the content, 64 small hexadecimal digits, where the store has it; else empty. The host
   /// compares it with what it has read.
   std::string sha256 = {};
+  /// Of the content as git names it (SHA-1 of "blob SIZE", a zero byte and the content), 40 such
+  /// digits; else empty. Compared likewise.
+  std::string git_blob = {};
 
   bool operator==(const ObjectFacts& other) const;
 };
@@ -64,10 +67,6 @@ class StoreReader {
 
   /// Errors: not_there, and all others.
   virtual ObjectFacts facts(const std::string& name, const RequestLimits& limits) = 0;
-  /// The objects whose names begin with `folder` and '/' (all, where it is empty), at any depth, in
-  /// pages: `next` is what the page before has, empty for the first one. An empty list is no error.
-  virtual ListPage list(const std::string& folder, const std::string& next,
-                        const RequestLimits& limits) = 0;
   /// Gives the bytes of a range, which is within the object, to `take` as they arrive. `facts` are
   /// what facts() or list() said. Error `changed`: the object has another version, which the
   /// request itself must find out (If-Match, or the version that comes with the bytes), where there
@@ -78,6 +77,15 @@ class StoreReader {
   /// What names the place for good where the address leaves it open, as the commit of a revision:
   /// text that joins the fingerprints of what is read. Empty: nothing.
   virtual std::string fixed_revision(const RequestLimits& limits);
+};
+
+/// What has lists of its objects, too.
+class StoreLister : public StoreReader {
+ public:
+  /// The objects whose names begin with `folder` and '/' (all, where it is empty), at any depth, in
+  /// pages: `next` is what the page before has, empty for the first one. An empty list is no error.
+  virtual ListPage list(const std::string& folder, const std::string& next,
+                        const RequestLimits& limits) = 0;
 };
 
 /// A part of an upload that the store has.
@@ -102,7 +110,7 @@ struct PartLimits {
 };
 
 /// What can be written, too. An object appears complete, or not at all.
-class StoreWriter : public StoreReader {
+class StoreWriter : public StoreLister {
  public:
   /// Gives an object these bytes. A second call with the same bytes does no harm.
   virtual ObjectFacts put(const std::string& name, std::span<const std::byte> bytes,
@@ -128,7 +136,8 @@ class StoreWriter : public StoreReader {
 };
 
 /// A store, by what can be done with it.
-using StoreAccess = std::variant<std::unique_ptr<StoreReader>, std::unique_ptr<StoreWriter>>;
+using StoreAccess = std::variant<std::unique_ptr<StoreReader>, std::unique_ptr<StoreLister>,
+                                 std::unique_ptr<StoreWriter>>;
 
 /// What an address leads to: a store (a bucket, a repository, a host) and a name in it. The name is
 /// of an object, or of a folder, or empty: everything.
