@@ -143,7 +143,19 @@ using StoreAccess = std::variant<std::unique_ptr<StoreReader>, std::unique_ptr<S
 /// of an object, or of a folder, or empty: everything.
 struct StorePlace {
   StoreAccess store;
-  std::string name = {};
+  std::string name;
+
+  /// `opened` is what its type says: read, listed or written too.
+  template <class Opened>
+  StorePlace(std::unique_ptr<Opened> opened, std::string named) : name(std::move(named)) {
+    if constexpr (std::convertible_to<Opened&, StoreWriter&>) {
+      store = std::unique_ptr<StoreWriter>(std::move(opened));
+    } else if constexpr (std::convertible_to<Opened&, StoreLister&>) {
+      store = std::unique_ptr<StoreLister>(std::move(opened));
+    } else {
+      store = std::unique_ptr<StoreReader>(std::move(opened));
+    }
+  }
 };
 
 /// The plugin kind "store": it serves the addresses whose scheme is the name of the plugin's offer.

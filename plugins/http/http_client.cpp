@@ -17,7 +17,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
 
@@ -34,7 +33,7 @@ using stores::StoreError;
 using stores::StoreFailure;
 
 constexpr int most_redirects = 5;
-constexpr long slowest_bytes = 256;                         // each second
+constexpr long slowest_bytes = 256;                             // each second
 constexpr std::size_t largest_refusal = std::size_t{16} << 10;  // of what a server says about it
 
 template <auto Free>
@@ -78,6 +77,13 @@ class NoBrokenPipe {
   bool was_waiting_ = false;
 };
 
+/// What a server says, as an error shows it: one line of printable characters, at most `most`.
+std::string shown_line(std::string_view text, std::size_t most = 200) {
+  std::string line(text.substr(0, most));
+  std::ranges::replace_if(line, [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, ' ');
+  return line + (text.size() > most ? "..." : "");
+}
+
 std::string part_of(const Url& url, CURLUPart part, unsigned flags = 0) {
   char* text = nullptr;
   const bool there = curl_url_get(url.get(), part, &text, flags) == CURLUE_OK;
@@ -92,8 +98,8 @@ std::string shown_url(const std::string& text) {
   if (!server || curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK) {
     return "a URL that cannot be read";
   }
-  return terminal_line(fmt::format("{}://{}{}", server->scheme, part_of(url, CURLUPART_HOST),
-                                   part_of(url, CURLUPART_PATH)));
+  return shown_line(fmt::format("{}://{}{}", server->scheme, part_of(url, CURLUPART_HOST),
+                                part_of(url, CURLUPART_PATH)));
 }
 
 /// Where a redirect from `base` leads. StoreError (wrong_answer): nowhere.
@@ -271,7 +277,7 @@ class Exchange {
       return "the server did not answer in time";
     }
     std::string text = error_[0] != '\0' ? error_.data() : curl_easy_strerror(code);
-    return terminal_line(without_secrets(std::move(text)), 300);
+    return shown_line(without_secrets(std::move(text)), 300);
   }
   std::string without_secrets(std::string text) const {
     const auto hide = [&](const std::string& secret) {
@@ -317,9 +323,8 @@ class Exchange {
       return;
     }
     std::string name(line.substr(0, colon));
-    std::ranges::transform(name, name.begin(), [](unsigned char c) {
-      return static_cast<char>(std::tolower(c));
-    });
+    std::ranges::transform(name, name.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     line.remove_prefix(colon + 1);
     while (line.starts_with(' ')) {
       line.remove_prefix(1);
@@ -346,9 +351,10 @@ class Exchange {
       return;
     }
     if (answer_.body.size() + bytes.size() > request_.largest_answer) {
-      throw StoreError(StoreFailure::wrong_answer,
-                       {.wrong = fmt::format("the server's answer is too large (expected at most {})",
-                                             format_bytes(request_.largest_answer))});
+      throw StoreError(
+          StoreFailure::wrong_answer,
+          {.wrong = fmt::format("the server's answer is too large (expected at most {})",
+                                format_bytes(request_.largest_answer))});
     }
     answer_.body.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
@@ -369,9 +375,11 @@ class Exchange {
                   curl_off_t /*sent*/) {
     auto& exchange = *static_cast<Exchange*>(self);
     bool cancelled = false;
-    return exchange.guarded(0, [&] {
-             cancelled = exchange.limits_.cancelled && exchange.limits_.cancelled();
-           }) != 0 || cancelled
+    return exchange.guarded(
+               0,
+               [&] { cancelled = exchange.limits_.cancelled && exchange.limits_.cancelled(); }) !=
+                       0 ||
+                   cancelled
                ? 1
                : 0;
   }
@@ -455,9 +463,9 @@ HttpAnswer HttpClient::send(const HttpRequest& request, const RequestLimits& lim
       return answer;
     }
     if (redirects == most_redirects) {
-      throw StoreError(StoreFailure::wrong_answer,
-                       {.wrong = fmt::format("the server redirects more than {} times",
-                                             most_redirects)});
+      throw StoreError(
+          StoreFailure::wrong_answer,
+          {.wrong = fmt::format("the server redirects more than {} times", most_redirects)});
     }
     url = answer.location;
     server = next;
@@ -502,7 +510,7 @@ void fail_for(const HttpAnswer& answer) {
     wrong += fmt::format(" and names {}, which is not followed", shown_url(answer.location));
   } else if (!answer.body.empty()) {
     constexpr std::size_t shown_bytes = 300;
-    wrong += fmt::format(": {}", terminal_line(answer.body, shown_bytes));
+    wrong += fmt::format(": {}", shown_line(answer.body, shown_bytes));
   }
   throw StoreError(failure, {.wrong = std::move(wrong)}, answer.after);
 }
@@ -520,9 +528,10 @@ std::string escaped(std::string_view text, bool slashes) {
 std::optional<std::string> unescaped(std::string_view text) {
   std::string out;
   const auto digit = [](char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F'                                ? c - 'A' + 10
-                                                                 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
   };
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
