@@ -18,6 +18,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 import tessera.checkpoint;
 import tessera.train;
 import :record_members;
@@ -129,7 +130,7 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
   RecordedRun run{.folder = folder};
   std::error_code ignored;
   std::vector<std::string> found;
-  if (!fs::is_directory(folder, ignored)) {
+  if (!stores::is_address(folder) && !fs::is_directory(folder, ignored)) {
     fail_input({.thing = shown(folder),
                 .wrong = "there is no such folder",
                 .expected = "the folder of a run's checkpoints"});

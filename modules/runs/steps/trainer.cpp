@@ -14,6 +14,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 import tessera.plugin;
 import tessera.data;
 import tessera.mesh;
@@ -301,7 +302,8 @@ void Trainer::resume(const MemoryStateStore& kept) {
 RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
                                     MemoryStateStore* kept) {
   const CheckpointConfig& config = run_.config.checkpoint;
-  if (!config.folder.empty() && collective::World::current().rank() == 0) {
+  if (!config.folder.empty() && !stores::is_address(config.folder) &&
+      collective::World::current().rank() == 0) {
     run_.task->keep_files(config.folder);
   }
   const auto meta_data = [&run = run_, updates = hub::updates_member(*model_)] {
