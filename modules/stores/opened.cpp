@@ -28,6 +28,9 @@ const Address& OpenStore::address() const { return state_->address(); }
 const StoreRules& OpenStore::rules() const { return state_->rules(); }
 StoreCounts OpenStore::counts() const { return state_->counts(); }
 
+bool OpenStore::is_whole() const { return state_->name_of("").empty(); }
+bool OpenStore::has_lists() const { return state_->lister() != nullptr; }
+
 ObjectFacts OpenStore::facts(const std::string& name) {
   ObjectFacts facts = state_->call(name, [&](StoreReader& reader, const std::string& object) {
     return reader.facts(object, rules().limits);

@@ -52,6 +52,10 @@ class OpenStore {
   const Address& address() const;
   const StoreRules& rules() const;
   StoreCounts counts() const;
+  /// Whether the address names everything of its store (a bucket, a repository).
+  bool is_whole() const;
+  /// Whether list() is possible.
+  bool has_lists() const;
 
   ObjectFacts facts(const std::string& name);
   /// All objects below the folder, sorted by name; names are relative to the address, as

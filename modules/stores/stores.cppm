@@ -7,3 +7,4 @@ export import :store_error;  // StoreError: what a store could not do, and wheth
 export import :store;        // StoreReader, StoreWriter: the plugin kind "store"
 export import :opened;       // OpenStore, OpenWritableStore, Upload: a store with time limits and
                              // retries
+export import :local_copy;   // fetch: a copy on this machine, kept for the next time

@@ -31,7 +31,10 @@ import tessera.sinks;
 
 using namespace tessera;
 using namespace tessera::sinks;
-using namespace sinks_test;
+using tessera::testing::Fault;
+using tessera::testing::HttpServer;
+using tessera::testing::Reply;
+using tessera::testing::Request;
 using nlohmann::json;
 using tessera::testing::Folder;
 using tessera::testing::free_port;

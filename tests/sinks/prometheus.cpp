@@ -127,8 +127,8 @@ TEST_CASE("names and phases of the page are bounded") {
 }
 
 TEST_CASE("a port that is taken is refused before a run, and waited for within it") {
-  auto server = std::make_unique<sinks_test::HttpServer>(
-      [](const sinks_test::Request&) { return sinks_test::Reply{}; });
+  auto server = std::make_unique<tessera::testing::HttpServer>(
+      [](const tessera::testing::Request&) { return tessera::testing::Reply{}; });
   const int port = server->port();
   const auto sink = prometheus_at(port);
   const std::string error = error_of([&] { sink->check(); });

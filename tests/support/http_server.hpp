@@ -20,7 +20,7 @@
 
 #include "catch.hpp"
 
-namespace sinks_test {
+namespace tessera::testing {
 
 struct Request {
   std::string method;
@@ -45,6 +45,7 @@ struct Reply {
   std::string body = "{}";
   std::string headers = {};  // further lines, each with its end
   Fault fault = Fault::none;
+  bool no_length = false;  // without Content-Length
 };
 
 class HttpServer {
@@ -140,17 +141,20 @@ class HttpServer {
       }
     }
     const Reply reply = handler_(request);
+    const bool is_head = request.method == "HEAD";
     {
       const std::lock_guard lock(mutex_);
       requests_.push_back(std::move(request));
     }
-    send(connection, reply);
+    send(connection, reply, is_head);
   }
 
-  void send(int connection, const Reply& reply) {
-    std::string text = "HTTP/1.1 " + std::to_string(reply.code) +
-                       " X\r\nContent-Length: " + std::to_string(reply.body.size()) +
-                       "\r\nConnection: close\r\n" + reply.headers + "\r\n" + reply.body;
+  void send(int connection, const Reply& reply, bool is_head) {
+    std::string text = "HTTP/1.1 " + std::to_string(reply.code) + " X\r\n";
+    if (!reply.no_length) {
+      text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
+    }
+    text += "Connection: close\r\n" + reply.headers + "\r\n" + (is_head ? "" : reply.body);
     const linger at_once{.l_onoff = 1, .l_linger = 0};
     switch (reply.fault) {
       case Fault::reset:
@@ -198,4 +202,4 @@ class HttpServer {
   std::thread thread_;
 };
 
-}  // namespace sinks_test
+}  // namespace tessera::testing
