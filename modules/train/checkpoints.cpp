@@ -140,9 +140,10 @@ void RunCheckpoints::save(bool last) {
     rescue(why);
     if (last) {
       ErrorFields fields = why.fields();
-      fields.advice = fmt::format("the last state is saved in {}: continue from it with "
-                                  "checkpoint.resume, or copy it to the store",
-                                  checkpoint_folder(place_->rescue_folder(), training_.done()));
+      fields.advice = fmt::format(
+          "the last state is saved in {}: continue from it with "
+          "checkpoint.resume, or copy it to the store",
+          checkpoint_folder(place_->rescue_folder(), training_.done()));
       throw Error(std::move(fields), why.kind());
     }
   }
@@ -164,9 +165,7 @@ void RunCheckpoints::rescue(const CheckpointRefused& why) {
 
 void RunCheckpoints::ended(const std::string& folder) {
   if (schedule_.keep > 0 && collective::World::current().rank() == 0) {
-    try_side_work(SideWork::upkeep, "checkpoint.keep", [&] {
-      place_->prune(schedule_.keep);
-    });
+    try_side_work(SideWork::upkeep, "checkpoint.keep", [&] { place_->prune(schedule_.keep); });
   }
   say("checkpoint saved: " + folder);
 }

@@ -48,7 +48,8 @@ class S3Scheme final : public StoreScheme {
     return {open_bucket(bucket), std::move(name)};
   }
   std::string how_to_get_rights() const override {
-    return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), or AWS_PROFILE "
+    return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), or "
+           "AWS_PROFILE "
            "to a profile of ~/.aws/credentials; keys of SSO, of roles and of the machine are not "
            "fetched: export them with 'aws configure export-credentials --format env'";
   }
@@ -58,5 +59,6 @@ class S3Scheme final : public StoreScheme {
 }  // namespace s3
 
 void register_plugin(tessera::plugin::Registrar& registrar) {
-  registrar.add<tessera::stores::StoreScheme>("s3", [] { return std::make_unique<s3::S3Scheme>(); });
+  registrar.add<tessera::stores::StoreScheme>("s3",
+                                              [] { return std::make_unique<s3::S3Scheme>(); });
 }

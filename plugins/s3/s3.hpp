@@ -39,8 +39,8 @@ struct Account {
 /// there, a file that others can read, a way to get keys that is not supported.
 Account read_account();
 
-/// The part of a file like ~/.aws/config between "[SECTION]" and the next section: names and values.
-/// Nothing: there is no such section. Nested lines (that begin with a space) are left out.
+/// The part of a file like ~/.aws/config between "[SECTION]" and the next section: names and
+/// values. Nothing: there is no such section. Nested lines (that begin with a space) are left out.
 std::optional<std::vector<std::pair<std::string, std::string>>> section_of(
     std::string_view text, std::string_view section);
 

@@ -32,7 +32,8 @@ using http::HttpAnswer;
   refuse(StoreFailure::wrong_answer, "the server's answer is none of S3: " + what);
 }
 
-/// The element of this name at the top. pugixml reads no entities of a document's own, and no files.
+/// The element of this name at the top. pugixml reads no entities of a document's own, and no
+/// files.
 pugi::xml_node top_of(pugi::xml_document& document, const std::string& body, const char* name) {
   if (!document.load_buffer(body.data(), body.size(), pugi::parse_default, pugi::encoding_utf8)) {
     wrong_answer("it is not XML");
@@ -76,13 +77,13 @@ double time_of(const std::string& text) {
   return end == nullptr ? 0 : static_cast<double>(timegm(&parts));
 }
 
-struct Meaning {
+struct CodeFailure {
   std::string_view code;
   StoreFailure failure;
   std::string_view advice = {};
 };
 /// Codes of S3's errors whose status says less than they do.
-constexpr std::array<Meaning, 29> meanings = {{
+constexpr std::array<CodeFailure, 29> meanings = {{
     {"NoSuchKey", StoreFailure::not_there},
     {"NoSuchBucket", StoreFailure::not_there, "create the bucket, or name another one"},
     {"NoSuchUpload", StoreFailure::not_there},
@@ -123,7 +124,8 @@ Refusal read_refusal(const std::string& body) {
   }
   const pugi::xml_node error = document.child("Error");
   constexpr std::size_t shown_bytes = 200;
-  return {terminal_line(text_in(error, "Code")), terminal_line(text_in(error, "Message"), shown_bytes),
+  return {terminal_line(text_in(error, "Code")),
+          terminal_line(text_in(error, "Message"), shown_bytes),
           terminal_line(text_in(error, "Region"))};
 }
 
@@ -142,11 +144,12 @@ void fail_with(const Refusal& refusal, const HttpAnswer& answer) {
   if (refusal.code.empty()) {
     http::fail_for(answer);
   }
-  const std::string wrong = refusal.message.empty()
-                                ? fmt::format("the server answers {}", refusal.code)
-                                : fmt::format("the server answers {}: {}", refusal.code,
-                                              refusal.message);
-  const auto* const found = std::ranges::find(meanings, std::string_view(refusal.code), &Meaning::code);
+  const std::string wrong =
+      refusal.message.empty()
+          ? fmt::format("the server answers {}", refusal.code)
+          : fmt::format("the server answers {}: {}", refusal.code, refusal.message);
+  const auto* const found =
+      std::ranges::find(meanings, std::string_view(refusal.code), &CodeFailure::code);
   if (found != meanings.end()) {
     throw StoreError(found->failure, {.wrong = wrong, .advice = std::string(found->advice)},
                      answer.after);
@@ -167,8 +170,9 @@ ListPage read_list(const std::string& body) {
   const pugi::xml_node top = top_of(document, body, "ListBucketResult");
   ListPage page;
   for (const pugi::xml_node& entry : top.children("Contents")) {
-    ListedObject object{.name = name_in(entry, "Key"),
-                        .facts = {.size = number_in(entry, "Size"), .version = text_in(entry, "ETag")}};
+    ListedObject object{
+        .name = name_in(entry, "Key"),
+        .facts = {.size = number_in(entry, "Size"), .version = text_in(entry, "ETag")}};
     // Programs with folders make such objects for those that are empty.
     if (!(object.name.ends_with('/') && object.facts.size == 0)) {
       page.objects.push_back(std::move(object));

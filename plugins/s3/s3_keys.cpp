@@ -68,8 +68,9 @@ bool is_header_text(std::string_view text) {
 /// Error: the keys have characters that no header may have.
 Keys checked(Keys keys) {
   if (!is_header_text(keys.key) || !is_header_text(keys.secret) || !is_header_text(keys.token)) {
-    refuse(StoreFailure::no_rights,
-           fmt::format("the keys of {} have blanks or other characters that no key has", keys.from));
+    refuse(
+        StoreFailure::no_rights,
+        fmt::format("the keys of {} have blanks or other characters that no key has", keys.from));
   }
   return keys;
 }
@@ -107,21 +108,20 @@ std::optional<Keys> keys_of(const std::optional<Section>& section, const std::st
 /// Error: keys are to be fetched in a way that this plugin does not have.
 void refuse_other_ways(const std::optional<Section>& section, const std::string& from) {
   constexpr std::array<std::string_view, 7> ways = {
-      "sso_session",       "sso_start_url", "role_arn",     "web_identity_token_file",
+      "sso_session",       "sso_start_url", "role_arn",          "web_identity_token_file",
       "credential_source", "login_session", "credential_process"};
   for (const std::string_view way : ways) {
     if (!value_of(section, way).empty()) {
-      refuse(StoreFailure::no_rights,
-             fmt::format("{} has {}, which is not supported", from, way),
+      refuse(StoreFailure::no_rights, fmt::format("{} has {}, which is not supported", from, way),
              "export keys with 'aws configure export-credentials --format env'");
     }
   }
 }
 
 void refuse_other_variables() {
-  constexpr std::array<const char*, 4> variables = {
-      "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-      "AWS_CONTAINER_CREDENTIALS_FULL_URI"};
+  constexpr std::array<const char*, 4> variables = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN",
+                                                    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                                                    "AWS_CONTAINER_CREDENTIALS_FULL_URI"};
   for (const char* variable : variables) {
     if (environment_variable(variable)) {
       refuse(StoreFailure::no_rights,
@@ -139,7 +139,8 @@ void refuse_other_endpoints(const std::optional<Section>& section, const std::st
     }
   }
   if (!value_of(section, "services").empty()) {
-    refuse(StoreFailure::wrong_address, fmt::format("{} has services, which is not supported", from),
+    refuse(StoreFailure::wrong_address,
+           fmt::format("{} has services, which is not supported", from),
            "name the server with AWS_ENDPOINT_URL_S3");
   }
 }
@@ -206,8 +207,9 @@ std::optional<Section> section_of(std::string_view text, std::string_view sectio
     }
     if (words.front() == '[') {
       const std::size_t close = words.find(']');
-      const std::string_view name =
-          close == std::string_view::npos ? std::string_view() : trimmed(words.substr(1, close - 1));
+      const std::string_view name = close == std::string_view::npos
+                                        ? std::string_view()
+                                        : trimmed(words.substr(1, close - 1));
       // "profile  x" is the same as "profile x".
       const std::size_t blank = name.find_first_of(" \t");
       const std::string plain =

@@ -46,7 +46,8 @@ std::string version_of(const HttpAnswer& answer) {
 /// Error: an answer with the bytes of another range, or of another object.
 void check_range(const HttpAnswer& answer, const ObjectFacts& facts, ByteRange range) {
   if (answer.code == 206) {
-    const std::string expected = fmt::format("bytes {}-{}/", range.begin, range.begin + range.count - 1);
+    const std::string expected =
+        fmt::format("bytes {}-{}/", range.begin, range.begin + range.count - 1);
     const std::string got = answer.header("content-range");
     if (!got.starts_with(expected)) {
       refuse(StoreFailure::wrong_answer, "the server sends another range than was asked for");
@@ -131,7 +132,8 @@ class Bucket final : public StoreWriter {
   }
 
   std::string begin_upload(const std::string& name, const RequestLimits& limits) override {
-    HttpRequest request = request_for("POST", name, {{{"uploads", ""}}}, std::span<const std::byte>());
+    HttpRequest request =
+        request_for("POST", name, {{{"uploads", ""}}}, std::span<const std::byte>());
     return read_upload_id(sent(request, limits).body);
   }
 
@@ -203,9 +205,8 @@ class Bucket final : public StoreWriter {
     if (!service.endpoint.empty()) {
       return fmt::format("{}/{}", service.endpoint, name_);
     }
-    const std::string host =
-        fmt::format("s3.{}.amazonaws.com{}", service.region,
-                    service.region.starts_with("cn-") ? ".cn" : "");
+    const std::string host = fmt::format("s3.{}.amazonaws.com{}", service.region,
+                                         service.region.starts_with("cn-") ? ".cn" : "");
     return name_.find('.') != std::string::npos ? fmt::format("https://{}/{}", host, name_)
                                                 : fmt::format("https://{}.{}", name_, host);
   }
@@ -214,8 +215,8 @@ class Bucket final : public StoreWriter {
                           std::optional<std::span<const std::byte>> body = std::nullopt) const {
     HttpRequest request{.method = method};
     const std::string text = query.text();
-    request.url = fmt::format("{}/{}{}{}", base(), http::escaped(name, true),
-                              text.empty() ? "" : "?", text);
+    request.url =
+        fmt::format("{}/{}{}{}", base(), http::escaped(name, true), text.empty() ? "" : "?", text);
     if (body) {
       request.has_body = true;
       request.body = *body;
@@ -237,10 +238,10 @@ class Bucket final : public StoreWriter {
     if (!keys.token.empty()) {
       request.secret_headers.push_back("x-amz-security-token: " + keys.token);
     }
-    request.signature = http::AwsSignature{
-        .provider = fmt::format("aws:amz:{}:s3", account_.service.region),
-        .key = keys.key,
-        .secret = keys.secret};
+    request.signature =
+        http::AwsSignature{.provider = fmt::format("aws:amz:{}:s3", account_.service.region),
+                           .key = keys.key,
+                           .secret = keys.secret};
   }
 
   HttpAnswer answer_to(HttpRequest& request, const RequestLimits& limits) {
@@ -288,7 +289,8 @@ class Bucket final : public StoreWriter {
 
 std::string sha256_of(std::span<const std::byte> bytes) {
   std::array<unsigned char, crypto_hash_sha256_BYTES> hash{};
-  crypto_hash_sha256(hash.data(), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  crypto_hash_sha256(hash.data(), reinterpret_cast<const unsigned char*>(bytes.data()),
+                     bytes.size());
   std::string text;
   for (const unsigned char byte : hash) {
     text += fmt::format("{:02x}", byte);

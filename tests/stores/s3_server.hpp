@@ -170,12 +170,12 @@ class S3Server {
       return "";
     }
     const std::size_t end = text.find(back, begin + front.size());
-    return text.substr(begin + front.size(), end == std::string::npos ? end
-                                                                      : end - begin - front.size());
+    return text.substr(begin + front.size(),
+                       end == std::string::npos ? end : end - begin - front.size());
   }
 
   struct Asked {
-    std::string path;  // as it was sent
+    std::string path;                          // as it was sent
     std::map<std::string, std::string> query;  // as it was sent
     std::map<std::string, std::string> headers;
   };
@@ -193,8 +193,8 @@ class S3Server {
     const std::string credential = between(line, "Credential=", ",");
     const std::string names = between(line, "SignedHeaders=", ",");
     const std::string time = header("x-amz-date");
-    if (credential != state.key + "/" + time.substr(0, 8) + "/" + state.region +
-                          "/s3/aws4_request") {
+    if (credential !=
+        state.key + "/" + time.substr(0, 8) + "/" + state.region + "/s3/aws4_request") {
       return "credential " + credential;
     }
     std::tm parts{};
@@ -267,10 +267,10 @@ class S3Server {
     const std::string key = path.size() > 8 ? path.substr(8) : "";
     const auto asks = [&](const char* name) { return asked.query.contains(name); };
     if (key.empty()) {
-      return request.method != "GET"  ? error(405, "MethodNotAllowed")
-             : asks("uploads")        ? list_uploads(asked)
-             : asks("list-type")      ? list(asked)
-                                      : error(400, "InvalidRequest");
+      return request.method != "GET" ? error(405, "MethodNotAllowed")
+             : asks("uploads")       ? list_uploads(asked)
+             : asks("list-type")     ? list(asked)
+                                     : error(400, "InvalidRequest");
     }
     if (request.method == "PUT") {
       return put(request, asked, key);
@@ -349,7 +349,8 @@ class S3Server {
     }
     state.objects[key] = whole;
     state.uploads.erase(upload);
-    return {.body = "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>"};
+    return {.body =
+                "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>"};
   }
 
   Reply get(const Request& request, Asked& asked, const std::string& key) {
@@ -399,10 +400,11 @@ class S3Server {
               std::to_string(bytes.size()) + "</Size><ETag>" + etag_of(bytes) +
               "</ETag></Contents>";
     }
-    return {.body = "<?xml version=\"1.0\"?><ListBucketResult "
-                    "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><IsTruncated>" +
-                    std::string(next.empty() ? "false" : "true") + "</IsTruncated>" + next + text +
-                    "</ListBucketResult>"};
+    return {.body =
+                "<?xml version=\"1.0\"?><ListBucketResult "
+                "xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><IsTruncated>" +
+                std::string(next.empty() ? "false" : "true") + "</IsTruncated>" + next + text +
+                "</ListBucketResult>"};
   }
 
   Reply list_uploads(Asked& asked) {

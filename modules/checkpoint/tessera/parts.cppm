@@ -15,7 +15,7 @@ using NumberedTensors = std::vector<const IndexedTensors::value_type*>;
 struct StoredPart {
   std::size_t tensor = 0;  // its number
   LocalPart box;
-  std::uint64_t begin = 0;      // of its bytes, in the file
+  std::uint64_t begin = 0;  // of its bytes, in the file
   std::size_t bytes = 0;
   std::string_view hashes;      // 32 digits for each chunk, in the file's header
   std::size_t first_chunk = 0;  // the number of its first chunk, among all of the file

@@ -93,8 +93,8 @@ LoadedBytes compared_box(const std::string& folder, const std::string& name,
                          const std::string& file_name, const PartFile& file, const StoredPart& part,
                          std::size_t width, const LocalPart& box) {
   const auto [first, last] = ends_of(box, part.box.shape);
-  ComparedPart compared = load_part(file, part, first * width / chunk_bytes,
-                                    last * width / chunk_bytes);
+  ComparedPart compared =
+      load_part(file, part, first * width / chunk_bytes, last * width / chunk_bytes);
   if (compared.damaged) {
     fail_input({.thing = folder,
                 .wrong = damage(name, file_name, part, *compared.damaged),

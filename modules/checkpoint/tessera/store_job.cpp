@@ -170,8 +170,7 @@ void run_store_job(collective::Communicator& group, const SaveJob& job,
     }
     std::vector<std::vector<std::string>> hashes;
     for (std::size_t i = 0; i < own.values.size(); ++i) {
-      hashes.push_back(
-          checked_hashes(own.file.parts[i].name, packed(own.values[i]), job.options));
+      hashes.push_back(checked_hashes(own.file.parts[i].name, packed(own.values[i]), job.options));
     }
     stores::OpenWritableStore store(place);
     CheckpointIndex index;

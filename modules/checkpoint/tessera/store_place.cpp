@@ -135,14 +135,14 @@ std::optional<std::int64_t> SaveAttempt::begun(std::string_view name) {
   name.remove_suffix(file_end.size());
   const std::string_view rank = name.substr(0, name.size() - attempt);
   name.remove_prefix(rank.size());
-  const bool right = rank.ends_with('-') &&
-                     rank.substr(0, rank.size() - 1).find_first_not_of("0123456789") ==
-                         std::string_view::npos &&
-                     is_hex(name.substr(0, time_digits)) && name[time_digits] == '-' &&
-                     is_hex(name.substr(time_digits + 1));
+  const bool right =
+      rank.ends_with('-') &&
+      rank.substr(0, rank.size() - 1).find_first_not_of("0123456789") == std::string_view::npos &&
+      is_hex(name.substr(0, time_digits)) && name[time_digits] == '-' &&
+      is_hex(name.substr(time_digits + 1));
   std::int64_t seconds = 0;
-  if (!right || std::from_chars(name.data(), name.data() + time_digits, seconds, 16).ec !=
-                    std::errc()) {
+  if (!right ||
+      std::from_chars(name.data(), name.data() + time_digits, seconds, 16).ec != std::errc()) {
     return std::nullopt;
   }
   return seconds;
