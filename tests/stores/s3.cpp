@@ -406,6 +406,27 @@ TEST_CASE("a bucket that is full or refuses is one error of all ranks, and no ch
   check_loaded(checkpoint_folder(run, 1), 1, 1);
 }
 
+TEST_CASE("a bucket that loses what it took has no checkpoint") {
+  Bucket bucket;
+  const std::string place = bucket.address("run/step-00000001").text();
+  bucket.server.state.after = [&](const Request& request, Reply&) {
+    if (request.method == "PUT" && contains(request.path, "/rank-1-")) {
+      std::erase_if(bucket.server.state.objects,
+                    [](const auto& object) { return contains(object.first, "/rank-1-"); });
+    }
+  };
+  std::atomic<int> refused{0};
+  on_ranks(2, [&](int) {
+    try {
+      save_checkpoint(place, state_of(2, 1, 1000));
+    } catch (const CheckpointRefused& error) {
+      refused += contains(error.what(), "does not have what was written") ? 1 : 0;
+    }
+  });
+  CHECK(refused == 2);
+  CHECK_FALSE(latest_checkpoint(bucket.address("run").text()));
+}
+
 namespace {
 
 /// Saves steps with faults and kills, and looks after each which checkpoint is found: always one
