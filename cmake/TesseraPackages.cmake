@@ -93,6 +93,11 @@ if(plugin-web-stores IN_LIST tessera_components)
     "The plugin of Tessera that reads files by HTTPS and from the Hugging Face hub.")
   set(CPACK_DEBIAN_PLUGIN-WEB-STORES_PACKAGE_DEPENDS "${tessera_same}")
 endif()
+if(plugin-s3 IN_LIST tessera_components)
+  tessera_package(plugin-s3 tessera-plugin-s3
+    "The plugin of Tessera that reads and writes buckets of S3.")
+  set(CPACK_DEBIAN_PLUGIN-S3_PACKAGE_DEPENDS "${tessera_same}")
+endif()
 if(plugin-cuda IN_LIST tessera_components)
   tessera_package(plugin-cuda tessera-plugin-cuda
     "The plugins of Tessera for GPUs of NVIDIA and for NCCL. NVIDIA's driver and"

@@ -14,7 +14,7 @@ import tessera.ops;
 import tessera.placement;
 import tessera.tensor;
 import :box;
-import :mapped_file;
+import :file_bytes;
 
 namespace tessera::checkpoint_detail {
 
@@ -56,7 +56,7 @@ Tensor view_of_box(const std::byte* data, const TensorInfo& info, const LocalPar
   return from_storage(std::move(memory), box.shape, strides, offset, info.dtype);
 }
 
-void copy_stored(const MappedFile& file, std::span<const std::byte> bytes, const TensorInfo& info,
+void copy_stored(const FileBytes& file, std::span<const std::byte> bytes, const TensorInfo& info,
                  const LocalPart& box, const Tensor& into, const std::string& what) {
   const std::byte* const data = bytes.data();
   if (info.dtype == DType::boolean) {

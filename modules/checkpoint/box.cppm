@@ -4,7 +4,7 @@ module tessera.checkpoint:box;
 import tessera.base;
 import tessera.placement;
 import tessera.tensor;
-import :mapped_file;
+import :file_bytes;
 import :source;
 
 namespace tessera::checkpoint_detail {
@@ -20,7 +20,7 @@ Tensor view_of_box(const std::byte* data, const TensorInfo& info, const LocalPar
 /// Copies the box of the tensor `info`, which has all of `bytes` (a range of the file), into a
 /// plain tensor of the box's shape. Error (input) that begins with `what`: a boolean is neither 0
 /// nor 1; the file was truncated.
-void copy_stored(const MappedFile& file, std::span<const std::byte> bytes, const TensorInfo& info,
+void copy_stored(const FileBytes& file, std::span<const std::byte> bytes, const TensorInfo& info,
                  const LocalPart& box, const Tensor& into, const std::string& what);
 
 }  // namespace tessera::checkpoint_detail

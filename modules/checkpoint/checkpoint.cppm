@@ -13,6 +13,7 @@ export import :state_store;  // MemoryStateStore: the state of a run in memory t
 export import :copies;       // check_copies: whether ranks that hold the same have the same bits
 export import :load;         // load_state and load_weights: into existing tensors of any layout
 export import :steps;        // step-00000100 folders: the latest one, removing old ones
+export import :run_place;    // RunPlace: where a run saves: a folder, or a store
 export import :save_without_data;  // save_without_data: planning and index at sizes without memory
 export import :compare_tensors;    // compare_tensors: where two sources differ
 export import :torch;              // TorchCheckpoint: torch.distributed.checkpoint in and out

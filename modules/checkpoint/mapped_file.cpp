@@ -20,6 +20,7 @@ module;
 module tessera.checkpoint;
 
 import tessera.base;
+import :file_bytes;
 import :mapped_file;
 import :mapping;
 import :place;
@@ -46,6 +47,8 @@ std::string reason() { return reason_of(errno); }
 }
 
 }  // namespace
+
+FileBytes::~FileBytes() = default;
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);

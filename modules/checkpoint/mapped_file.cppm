@@ -2,26 +2,27 @@
 module tessera.checkpoint:mapped_file;
 
 import tessera.base;
+import :file_bytes;
 import :mapping;
 
 namespace tessera::checkpoint_detail {
 
 /// A file's bytes, read-only, for the lifetime of the object. Bytes that the file loses meanwhile
 /// read as zeros: call check_intact() after reading and before using what was read.
-class MappedFile {
+class MappedFile : public FileBytes {
  public:
   /// Error (input): no such file, not a regular file, not readable.
   explicit MappedFile(const std::string& path);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile();
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  ~MappedFile() override;
+  std::span<const std::byte> bytes() const override { return {data_, size_}; }
   /// Error (input) that names the file and its sizes: bytes that were read since the object was
   /// made were not there, because another program truncated the file or the disk failed.
-  void check_intact() const;
+  void check_intact() const override;
   /// Pages that these bytes fill may leave this process' memory; they are mapped again when they
   /// are read.
-  void drop(std::span<const std::byte> bytes) const;
+  void drop(std::span<const std::byte> bytes) const override;
 
  private:
   std::string path_;

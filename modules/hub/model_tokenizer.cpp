@@ -461,8 +461,7 @@ std::shared_ptr<const ModelTokenizer> stored_tokenizer(std::string_view meta,
 }
 
 bool is_checkpoint(const std::string& folder) {
-  std::error_code ignored;
-  return fs::is_regular_file(fs::path(folder) / "checkpoint.json", ignored);
+  return checkpoint_format("tessera").recognises(folder);
 }
 
 std::string own_tokenizer_file(const std::string& folder) {

@@ -124,10 +124,10 @@ Address Address::operator/(std::string_view name) const {
 }
 
 Location parse_location(std::string_view text) {
-  return scheme_of(text).empty() ? Location(LocalPath{std::string(text)}) : Location(Address(text));
+  return is_address(text) ? Location(Address(text)) : Location(LocalPath{std::string(text)});
 }
 
-bool names_store(std::string_view text) { return !scheme_of(text).empty(); }
+bool is_address(std::string_view text) { return !scheme_of(text).empty(); }
 
 const std::string& text_of(const Location& location) {
   const Address* const address = std::get_if<Address>(&location);

@@ -3,12 +3,10 @@ module;
 
 #include <chrono>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 module tessera.train;
 
@@ -35,20 +33,14 @@ RunCheckpoints::RunCheckpoints(Training& training, SaveSchedule schedule,
     : training_(training),
       schedule_(std::move(schedule)),
       meta_data_(std::move(meta_data)),
-      say_(std::move(say)) {
-  check_folder();
+      say_(std::move(say)),
+      place_(schedule_.folder.empty() ? nullptr : RunPlace::named(schedule_.folder)) {
+  check_place();
 }
 
-void RunCheckpoints::check_folder() {
-  std::error_code ignored;
-  if (schedule_.folder.empty() || collective::World::current().rank() != 0) {
-    return;
-  }
-  if (!held_ && std::filesystem::is_directory(schedule_.folder, ignored)) {
-    held_ = std::make_shared<const HeldFolder>(schedule_.folder);
-  }
-  if (held_) {
-    check_checkpoint_folder(*held_);
+void RunCheckpoints::check_place() {
+  if (place_ && collective::World::current().rank() == 0) {
+    place_->check();
   }
 }
 
@@ -86,10 +78,13 @@ void RunCheckpoints::after_step(bool last) {
     seconds_ += seconds_of([&] { keep(); });
   }
   collective::World::current().set_progress(training_.done(), "saving a checkpoint");
-  check_folder();
-  // A failure of a save in the background is told at the first opportunity.
-  if (const std::optional<std::string> folder = training_.checkpoints().finished()) {
-    ended(*folder);
+  check_place();
+  // A failure of a save in the background is told at the first opportunity; but one of which the
+  // ranks save the state elsewhere, at the next save, where all of them learn of it.
+  if (!place_ || place_->rescue_folder().empty()) {
+    if (const std::optional<std::string> folder = training_.checkpoints().finished()) {
+      ended(*folder);
+    }
   }
   if (!last && !saves_after(training_.done())) {
     return;
@@ -115,36 +110,62 @@ void RunCheckpoints::after_error() {
 }
 
 void RunCheckpoints::save(bool last) {
-  const std::string folder = checkpoint_folder(schedule_.folder, training_.done());
-  const std::string meta_data = meta_data_ ? meta_data_() : std::string("{}");
-  if (!schedule_.background) {
-    training_.checkpoints().save(folder, meta_data, {.within = held_});
-    ended(folder);
-    return;
-  }
-  if (!last && schedule_.skip_when_busy && training_.checkpoints().saving_anywhere()) {
+  if (schedule_.background && !last && schedule_.skip_when_busy &&
+      training_.checkpoints().saving_anywhere()) {
     say(fmt::format("no checkpoint of step {}: the save before it is still running",
                     training_.done()));
     return;
   }
-  if (const std::optional<std::string> before = training_.checkpoints().wait()) {
-    ended(*before);
+  try {
+    if (const std::optional<std::string> before = training_.checkpoints().wait()) {
+      ended(*before);
+    }
+  } catch (const CheckpointRefused& why) {
+    rescue(why);
   }
-  training_.checkpoints().start(folder, meta_data, {.within = held_});
-  if (last) {
-    training_.checkpoints().wait();
-    ended(folder);
+  const std::string folder = checkpoint_folder(schedule_.folder, training_.done());
+  const std::string meta_data = meta_data_ ? meta_data_() : std::string("{}");
+  try {
+    if (!schedule_.background) {
+      training_.checkpoints().save(folder, meta_data, place_->save_options());
+      ended(folder);
+      return;
+    }
+    training_.checkpoints().start(folder, meta_data, place_->save_options());
+    if (last) {
+      training_.checkpoints().wait();
+      ended(folder);
+    }
+  } catch (const CheckpointRefused& why) {
+    rescue(why);
+    if (last) {
+      ErrorFields fields = why.fields();
+      fields.advice = fmt::format(
+          "the last state is saved in {}: continue from it with "
+          "checkpoint.resume, or copy it to the store",
+          checkpoint_folder(place_->rescue_folder(), training_.done()));
+      throw Error(std::move(fields), why.kind());
+    }
+  }
+}
+
+void RunCheckpoints::rescue(const CheckpointRefused& why) {
+  const std::string folder = checkpoint_folder(place_->rescue_folder(), training_.done());
+  if (rescued_ == training_.done()) {
+    return;
+  }
+  training_.checkpoints().save(folder, meta_data_ ? meta_data_() : std::string("{}"));
+  rescued_ = training_.done();
+  if (collective::World::current().rank() == 0) {
+    log(LogLevel::warning, fmt::format("a checkpoint was not saved where it should be; the state "
+                                       "after step {} is in {} ({})",
+                                       training_.done(), folder, why.what()));
   }
 }
 
 void RunCheckpoints::ended(const std::string& folder) {
   if (schedule_.keep > 0 && collective::World::current().rank() == 0) {
-    try_side_work(SideWork::upkeep, "checkpoint.keep", [&] {
-      check_folder();
-      if (held_) {
-        prune_checkpoints(*held_, schedule_.keep);
-      }
-    });
+    try_side_work(SideWork::upkeep, "checkpoint.keep", [&] { place_->prune(schedule_.keep); });
   }
   say("checkpoint saved: " + folder);
 }

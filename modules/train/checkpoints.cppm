@@ -9,7 +9,7 @@ export namespace tessera {
 
 /// When and how a run saves.
 struct SaveSchedule {
-  std::string folder = {};  // of its checkpoints; empty: none are saved
+  std::string folder = {};  // of its checkpoints: a path or an address; empty: none are saved
   std::int64_t every = 0;   // steps; there is always one at the end. 0: only at the end
   int keep = 0;             // of the newest; 0: all
   /// Saves run in the background, except for a copy of the state. See TrainingCheckpoints::start.
@@ -58,8 +58,8 @@ class RunCheckpoints {
   double seconds() const { return seconds_; }
 
  private:
-  /// Rank 0's: keeps the folder in sight as soon as it is there. Error: it is no longer there.
-  void check_folder();
+  /// Rank 0's: see RunPlace::check.
+  void check_place();
   bool compares_after(std::int64_t step) const {
     return schedule_.compare_every > 0 && step % schedule_.compare_every == 0;
   }
@@ -68,6 +68,8 @@ class RunCheckpoints {
   }
   void keep();
   void save(bool last);
+  /// Saves the state in a folder of this machine, as the place has refused one.
+  void rescue(const CheckpointRefused& why);
   /// Removes old checkpoints when one is there.
   void ended(const std::string& folder);
   void say(const std::string& text) const;
@@ -76,7 +78,8 @@ class RunCheckpoints {
   SaveSchedule schedule_;
   std::function<std::string()> meta_data_;
   std::function<void(const std::string&)> say_;
-  std::shared_ptr<const HeldFolder> held_;
+  std::shared_ptr<RunPlace> place_;  // null: nothing is saved
+  std::int64_t rescued_ = -1;        // the last step whose state was saved elsewhere
   double seconds_ = 0;
 };
 

@@ -210,11 +210,17 @@ void TrainingCheckpoints::saving(const std::function<void()>& act) {
     act();
   } catch (const collective::PeerFailed&) {
     throw;
+  } catch (const CheckpointRefused& error) {
+    throw CheckpointRefused(with_last(error), error.kind());
   } catch (const Error& error) {
-    ErrorFields fields = error.fields();
-    fields.advice += (fields.advice.empty() ? "" : "; ") + last();
-    throw Error(std::move(fields), error.kind());
+    throw Error(with_last(error), error.kind());
   }
+}
+
+ErrorFields TrainingCheckpoints::with_last(const Error& error) {
+  ErrorFields fields = error.fields();
+  fields.advice += (fields.advice.empty() ? "" : "; ") + last();
+  return fields;
 }
 
 std::optional<std::string> TrainingCheckpoints::saved(std::optional<std::string> folder) {

@@ -86,6 +86,7 @@ class TrainingCheckpoints {
   StateDict live_state() const;
   /// Errors of saving, with the last checkpoint in their advice.
   void saving(const std::function<void()>& act);
+  ErrorFields with_last(const Error& error);
   std::optional<std::string> saved(std::optional<std::string> folder);
   /// With the base of this training, where the caller names none.
   SaveOptions with_base(SaveOptions options) const;

@@ -44,7 +44,8 @@ std::string to_json(const CheckpointIndex& index);
 /// Error (input) that begins with `path` and names the field: wrong JSON, another version, a text
 /// that does not have its hash, values of a wrong type or out of range.
 CheckpointIndex index_from_json(const std::string& text, const std::string& path);
-/// Reads the index from a file; Error (input), too, when it cannot be read or is too large.
+/// Reads the index from a file of this machine; Error (input), too, when it cannot be read or is
+/// too large.
 CheckpointIndex read_index(const std::string& path);
 
 /// Tensors that all ranks save, from those of each of them, by rank. Error: they disagree about a

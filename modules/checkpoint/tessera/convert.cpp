@@ -5,6 +5,7 @@ module;
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@ module tessera.checkpoint;
 
 import tessera.base;
 import tessera.placement;
+import tessera.stores;
 import tessera.tensor;
 import :chunks;
 import :mapped_file;
@@ -23,6 +25,8 @@ import :job;
 import :place;
 import :save_plan;
 import :save;
+import :store_job;
+import :store_place;
 
 namespace tessera {
 
@@ -35,6 +39,22 @@ void write_checkpoint(const TensorSource& from, const std::string& folder,
   index.base = from.base();
   for (const auto& [name, info] : from.tensors()) {
     index.tensors.emplace(name, IndexedTensor{info, {}});
+  }
+  if (const std::optional<stores::Address> place = address_of(folder)) {
+    stores::OpenWritableStore store(*place);
+    CheckpointFile file = plan_file(index.tensors, {0});
+    file.name = SaveAttempt().file_name(0);
+    if (!file.parts.empty()) {
+      std::vector<std::vector<std::string>> hashes;
+      for (const FilePart& part : file.parts) {
+        hashes.push_back(hashes_of(bytes_of(from.read(part.name))));
+      }
+      index.files.emplace(file.name, send_file(store, file, hashes, [&](std::size_t i) {
+                            return from.read(file.parts[i].name);
+                          }));
+    }
+    send_index(store, index);
+    return;
   }
   TemporaryFolder temporary;
   temporary.make(folder);

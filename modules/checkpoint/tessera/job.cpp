@@ -24,6 +24,7 @@ import tessera.collective;
 import tessera.mesh;
 import tessera.ops;
 import tessera.placement;
+import tessera.stores;
 import tessera.tensor;
 import :chunks;
 import :mapped_file;
@@ -32,6 +33,8 @@ import :job;
 import :place;
 import :save_plan;
 import :group_actions;
+import :store_job;
+import :store_place;
 
 namespace tessera::checkpoint_detail {
 namespace {
@@ -111,18 +114,6 @@ Tensor values_of(const Tensor& tensor, const LocalPart& box, int rank) {
   return alias(local, box.shape, local.strides(), offset);
 }
 
-/// The hashes of a packed tensor's bytes, after a look at the values.
-std::vector<std::string> checked_hashes(const std::string& name, const Tensor& packed,
-                                        const SaveOptions& options) {
-  const std::span<const std::byte> bytes = bytes_of(packed);
-  if (options.only_finite && !all_finite(bytes, packed.dtype())) {
-    fail({.thing = "checkpoint",
-          .wrong = fmt::format("tensor '{}' holds values that are NaN or infinite", name),
-          .advice = "nothing was saved"});
-  }
-  return hashes_of(bytes);
-}
-
 using Hashes = std::vector<std::vector<std::string>>;  // of each part of a file
 
 /// A file while it is written.
@@ -188,15 +179,7 @@ CheckpointIndex write_header(const OpenFile& open, const SaveJob& job) {
 /// Rank 0: puts the ranks' reports together, and gives the folder its name.
 void commit(TemporaryFolder& temporary, const SaveJob& job,
             const std::vector<std::string>& reports) {
-  CheckpointIndex whole;
-  for (const std::string& report : reports) {
-    whole.files.merge(index_from_json(report, job.folder).files);
-  }
-  whole.tensors = job.tensors;
-  whole.scalars = job.scalars;
-  whole.meta = job.meta_data;
-  whole.base = job.options.base;
-  write_index(temporary.path(), whole);
+  write_index(temporary.path(), whole_index(job, reports));
   temporary.put_in_place(job.folder);
 }
 
@@ -251,6 +234,29 @@ std::map<std::size_t, Tensor> values_to_write(const CheckpointFile& file, const 
   return values;
 }
 
+std::vector<std::string> checked_hashes(const std::string& name, const Tensor& packed,
+                                        const SaveOptions& options) {
+  const std::span<const std::byte> bytes = bytes_of(packed);
+  if (options.only_finite && !all_finite(bytes, packed.dtype())) {
+    fail({.thing = "checkpoint",
+          .wrong = fmt::format("tensor '{}' holds values that are NaN or infinite", name),
+          .advice = "nothing was saved"});
+  }
+  return hashes_of(bytes);
+}
+
+CheckpointIndex whole_index(const SaveJob& job, const std::vector<std::string>& reports) {
+  CheckpointIndex whole;
+  for (const std::string& report : reports) {
+    whole.files.merge(index_from_json(report, job.folder).files);
+  }
+  whole.tensors = job.tensors;
+  whole.scalars = job.scalars;
+  whole.meta = job.meta_data;
+  whole.base = job.options.base;
+  return whole;
+}
+
 void write_index(const std::string& temporary, const CheckpointIndex& index) {
   const std::string text = to_json(index);
   OutputFile out((fs::path(temporary) / index_name).string());
@@ -266,6 +272,10 @@ std::span<const std::byte> bytes_of(const Tensor& packed) {
 }
 
 void run_job(collective::Communicator& group, const SaveJob& job) {
+  if (const std::optional<stores::Address> place = address_of(job.folder)) {
+    run_store_job(group, job, *place);
+    return;
+  }
   const int rank = group.rank();
   TemporaryFolder mine;  // rank 0's only
   act_together(group, [&] {

@@ -41,6 +41,14 @@ std::map<std::size_t, Tensor> values_to_write(const CheckpointFile& file, const 
 /// and nobody else may use groups of this name meanwhile. An error of one rank is thrown on all.
 void run_job(collective::Communicator& group, const SaveJob& job);
 
+/// The hashes of a packed tensor's bytes, after a look at the values. Error: options.only_finite,
+/// and one is not.
+std::vector<std::string> checked_hashes(const std::string& name, const Tensor& packed,
+                                        const SaveOptions& options);
+
+/// The index of the job, with the files of all ranks' reports.
+CheckpointIndex whole_index(const SaveJob& job, const std::vector<std::string>& reports);
+
 /// Rank 0's last act: the index.
 void write_index(const std::string& temporary, const CheckpointIndex& index);
 

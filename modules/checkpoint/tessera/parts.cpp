@@ -22,7 +22,8 @@ import tessera.placement;
 import tessera.tensor;
 import :chunks;
 import :coverage;
-import :mapped_file;
+import :checkpoint_files;
+import :file_bytes;
 import :header;
 import :checkpoint_index;
 import :parts;
@@ -44,21 +45,29 @@ std::string described(const std::string& key, const TensorInfo& info) {
 }
 
 /// The header of a file of at most that many bytes; "" when it does not fit.
-std::string read_header(const std::string& path, std::uint64_t bytes) {
-  const std::string front = read_front(path, sizeof(std::uint64_t));
+std::string read_header(const DataFile& file, std::uint64_t bytes) {
+  constexpr std::size_t usual = std::size_t{64} << 10;  // most headers come with their length
+  std::string front = file.front(usual);
   std::uint64_t length = 0;
   if (front.size() < sizeof length || bytes < sizeof length) {
     return "";
   }
   std::memcpy(&length, front.data(), sizeof length);
-  const bool fits = length <= longest_header && length <= bytes - sizeof length;
-  return fits ? read_front(path, sizeof length + length) : "";
+  if (length > longest_header || length > bytes - sizeof length) {
+    return "";
+  }
+  const std::size_t whole = sizeof length + length;
+  if (whole > front.size()) {
+    return file.front(whole);
+  }
+  front.resize(whole);
+  return front;
 }
 
-/// The part of a row, once it is known to fit its tensor and the file. `data`: what is after the
-/// header.
-StoredPart part_of(const std::string& path, const TableRow& row, std::span<const std::byte> data,
-                   const NumberedTensors& tensors) {
+/// The part of a row, once it is known to fit its tensor and the file, whose data are from `begin`
+/// to `end`.
+StoredPart part_of(const std::string& path, const TableRow& row, std::uint64_t begin,
+                   std::uint64_t end, const NumberedTensors& tensors) {
   if (row.tensor >= tensors.size()) {
     wrong(path, fmt::format("its table has a part of tensor {}, and the checkpoint has only {}",
                             row.tensor, tensors.size()));
@@ -71,14 +80,14 @@ StoredPart part_of(const std::string& path, const TableRow& row, std::span<const
   }
   const std::size_t bytes =
       static_cast<std::size_t>(row.box.shape.product()) * size_of(tensor.info.dtype);
-  if (row.begin > data.size() || bytes > data.size() - row.begin) {
+  if (row.begin > end - begin || bytes > end - begin - row.begin) {
     wrong(path, fmt::format("the bytes of '{}' are not within the file", key));
   }
   if (row.hashes.size() != chunks_of(bytes) * digits) {
     wrong(path,
           fmt::format("'{}' does not have {} hashes, one for each MiB", key, chunks_of(bytes)));
   }
-  return {row.tensor, row.box, data.subspan(row.begin, bytes), row.hashes, 0};
+  return {row.tensor, row.box, begin + row.begin, bytes, row.hashes, 0};
 }
 
 }  // namespace
@@ -88,21 +97,21 @@ std::span<const StoredPart> PartFile::of(std::size_t tensor) const {
   return {found.begin(), found.end()};
 }
 
-std::unique_ptr<PartFile> open_parts(const std::string& path, const StoredFile& expected,
-                                     const NumberedTensors& tensors) {
-  std::string header = read_header(path, expected.bytes);
+std::unique_ptr<PartFile> open_parts(const std::string& path, std::unique_ptr<DataFile> file,
+                                     const StoredFile& expected, const NumberedTensors& tensors) {
+  std::string header = read_header(*file, expected.bytes);
   const bool same_header = content_hash(std::as_bytes(std::span(header))) == expected.header;
-  auto opened = std::make_unique<PartFile>(path, same_header ? std::move(header) : "");
-  if (const std::size_t bytes = opened->file.bytes().size(); bytes != expected.bytes) {
+  if (const std::uint64_t bytes = file->size(); bytes != expected.bytes) {
     fail_input({.thing = path,
                 .wrong = "the file is not the one that was saved",
                 .expected = fmt::format("{} bytes", expected.bytes),
                 .got = fmt::format("{}", bytes),
                 .advice = "use another checkpoint"});
   }
-  if (opened->header.empty()) {
+  if (header.empty() || !same_header) {
     wrong(path, "the file's header is not the one that was saved");
   }
+  auto opened = std::make_unique<PartFile>(std::move(file), std::move(header));
   const auto table = table_in(std::string_view(opened->header).substr(sizeof(std::uint64_t)));
   const auto rows = table ? table_rows(*table) : std::nullopt;
   if (!rows || !std::ranges::is_sorted(*rows, {}, &TableRow::tensor)) {
@@ -111,21 +120,25 @@ std::unique_ptr<PartFile> open_parts(const std::string& path, const StoredFile& 
   std::size_t chunks = 0;
   opened->parts.reserve(rows->size());
   for (const TableRow& row : *rows) {
-    StoredPart& part = opened->parts.emplace_back(part_of(path, row, opened->data(), tensors));
+    StoredPart& part = opened->parts.emplace_back(
+        part_of(path, row, opened->header.size(), expected.bytes, tensors));
     part.first_chunk = chunks;
-    chunks += chunks_of(part.bytes.size());
+    chunks += chunks_of(part.bytes);
   }
   opened->compared = std::unique_ptr<std::atomic<bool>[]>(new std::atomic<bool>[chunks]());
   return opened;
 }
 
 void check_header(const std::string& path, const PartFile& file, const NumberedTensors& tensors) {
-  const SafetensorsFile listed(path);
+  const std::optional<std::string> there = file.file->local_path();
+  if (!there) {
+    return;
+  }
+  const SafetensorsFile listed(*there);
   std::map<std::string, const StoredPart*> parts;
   for (const StoredPart& part : file.parts) {
     parts.emplace(key_of(tensors[part.tensor]->first, part.box.offset), &part);
   }
-  const std::byte* const data = file.data().data();
   const std::byte* first = nullptr;  // of the data, in the other mapping
   for (const auto& [key, info] : listed.tensors()) {
     const std::byte* const at = listed.bytes(key).data();
@@ -135,7 +148,8 @@ void check_header(const std::string& path, const PartFile& file, const NumberedT
     const auto part = parts.find(key);
     if (part == parts.end() || !(part->second->box.shape == info.shape) ||
         tensors[part->second->tensor]->second.info.dtype != info.dtype ||
-        part->second->bytes.data() - data != listed.bytes(key).data() - first) {
+        part->second->begin - file.header.size() !=
+            static_cast<std::uint64_t>(listed.bytes(key).data() - first)) {
       wrong(path, described(key, info) + " is not a part of a tensor of the checkpoint");
     }
   }
@@ -145,19 +159,25 @@ void check_header(const std::string& path, const PartFile& file, const NumberedT
   }
 }
 
-std::optional<std::size_t> damaged_chunk(const PartFile& file, const StoredPart& part,
-                                         std::size_t first, std::size_t last) {
+ComparedPart load_part(const PartFile& file, const StoredPart& part, std::size_t first,
+                       std::size_t last) {
+  ComparedPart result{file.file->load(part.begin, part.bytes, first * chunk_bytes,
+                                      std::min(part.bytes, (last + 1) * chunk_bytes)),
+                      std::nullopt};
   std::atomic<bool>* const compared = file.compared.get() + part.first_chunk;
+  const bool stays = file.file->stays();
   for (std::size_t i = first; i <= last; ++i) {
-    if (!compared[i].load(std::memory_order_relaxed)) {
-      if (content_hash(chunk_at(part.bytes, i)) != part.hashes.substr(i * digits, digits)) {
-        file.file.check_intact();  // zeros have another hash
-        return i;
-      }
-      compared[i].store(true, std::memory_order_relaxed);
+    if (stays && compared[i].load(std::memory_order_relaxed)) {
+      continue;
     }
+    if (content_hash(chunk_at(result.loaded.bytes, i)) != part.hashes.substr(i * digits, digits)) {
+      result.loaded.owner->check_intact();  // zeros have another hash
+      result.damaged = i;
+      return result;
+    }
+    compared[i].store(true, std::memory_order_relaxed);
   }
-  return std::nullopt;
+  return result;
 }
 
 }  // namespace tessera::checkpoint_detail

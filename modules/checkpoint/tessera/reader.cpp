@@ -5,7 +5,6 @@ module;
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -14,7 +13,6 @@ module;
 #include <range/v3/view/zip.hpp>
 #include <set>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 module tessera.checkpoint;
@@ -24,6 +22,7 @@ import tessera.mesh;
 import tessera.placement;
 import tessera.tensor;
 import :box;
+import :checkpoint_files;
 import :chunks;
 import :coverage;
 import :checkpoint_index;
@@ -47,18 +46,17 @@ struct PartOfBox {
 
 struct CheckpointContent {
   std::string folder;
+  std::unique_ptr<CheckpointFiles> place;
   CheckpointIndex index;
   NumberedTensors tensors;
-  std::map<int, const std::string*> file_of_rank;
+  std::map<int, std::vector<const std::string*>> files_of_rank;
   // Made when they are needed; entries never move or vanish.
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<PartFile>> files;
   std::map<std::pair<std::int64_t, std::vector<std::int64_t>>, HeldBoxes> boxes;
   std::map<std::pair<std::int64_t, std::vector<std::int64_t>>, std::set<std::string>> known;
 
-  std::string path_of(const std::string& file) const {
-    return (std::filesystem::path(folder) / file).string();
-  }
+  std::string path_of(const std::string& file) const { return place->path_of(file); }
   PartFile& open(const std::string& name);
   /// The files that have something of a box.
   const std::set<std::string>& files_with(const IndexedTensor& tensor, const LocalPart& box);
@@ -89,18 +87,20 @@ std::pair<std::size_t, std::size_t> ends_of(const LocalPart& box, const Dims& sh
   return {static_cast<std::size_t>(first), static_cast<std::size_t>(last)};
 }
 
-/// Compares the chunks that a box (indices within the part; not empty) touches.
-void compare_box(const std::string& folder, const std::string& name, const std::string& file_name,
-                 const PartFile& file, const StoredPart& part, std::size_t width,
-                 const LocalPart& box) {
+/// The bytes of a part, of which the chunks that a box (indices within the part; not empty) touches
+/// have been compared.
+LoadedBytes compared_box(const std::string& folder, const std::string& name,
+                         const std::string& file_name, const PartFile& file, const StoredPart& part,
+                         std::size_t width, const LocalPart& box) {
   const auto [first, last] = ends_of(box, part.box.shape);
-  const auto chunk =
-      damaged_chunk(file, part, first * width / chunk_bytes, last * width / chunk_bytes);
-  if (chunk) {
+  ComparedPart compared =
+      load_part(file, part, first * width / chunk_bytes, last * width / chunk_bytes);
+  if (compared.damaged) {
     fail_input({.thing = folder,
-                .wrong = damage(name, file_name, part, *chunk),
+                .wrong = damage(name, file_name, part, *compared.damaged),
                 .advice = "use another checkpoint"});
   }
+  return std::move(compared.loaded);
 }
 
 /// Layouts and lists of numbers as keys; -1: no layout.
@@ -117,14 +117,14 @@ std::pair<std::int64_t, std::vector<std::int64_t>> key_for(const Layout& layout,
 void check_sizes(const CheckpointContent& content) {
   for (const auto& [name, file] : content.index.files) {
     const std::string path = content.path_of(name);
-    std::error_code problem;
-    const std::uintmax_t bytes = std::filesystem::file_size(path, problem);
-    if (problem || bytes != file.bytes) {
+    const CheckpointFiles::Size size = content.place->size_of(name);
+    if (!size.problem.empty() || size.bytes != file.bytes) {
       fail_input({.thing = path,
-                  .wrong = problem ? fmt::format("it cannot be read ({})", problem.message())
-                                   : std::string("the file is not the one that was saved"),
+                  .wrong = size.problem.empty()
+                               ? std::string("the file is not the one that was saved")
+                               : fmt::format("it cannot be read ({})", size.problem),
                   .expected = fmt::format("{} bytes", file.bytes),
-                  .got = problem ? "" : fmt::format("{}", bytes),
+                  .got = size.problem.empty() ? fmt::format("{}", size.bytes) : "",
                   .advice = "use another checkpoint"});
     }
   }
@@ -152,7 +152,7 @@ PartFile& CheckpointContent::open(const std::string& name) {
   const std::lock_guard lock(mutex);
   std::unique_ptr<PartFile>& file = files[name];
   if (!file) {
-    file = open_parts(path_of(name), index.files.at(name), tensors);
+    file = open_parts(path_of(name), place->open(name), index.files.at(name), tensors);
   }
   return *file;
 }
@@ -179,8 +179,10 @@ const std::set<std::string>& CheckpointContent::files_with(const IndexedTensor& 
     return at->second;
   }
   const auto add = [&](int rank) {
-    if (const auto file = file_of_rank.find(rank); file != file_of_rank.end()) {
-      at->second.insert(*file->second);
+    if (const auto of_rank = files_of_rank.find(rank); of_rank != files_of_rank.end()) {
+      for (const std::string* file : of_rank->second) {
+        at->second.insert(*file);
+      }
     }
   };
   if (!tensor.layout) {
@@ -225,10 +227,10 @@ std::vector<PartOfBox> CheckpointContent::parts_of(const std::string& name, cons
 
 CheckpointReader::CheckpointReader(const std::string& folder, OpenFiles open)
     : TensorSource(folder) {
-  const std::filesystem::path base(folder);
-  const std::string path = (base / checkpoint_detail::index_name).string();
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
+  std::unique_ptr<checkpoint_detail::CheckpointFiles> place =
+      checkpoint_detail::CheckpointFiles::at(folder);
+  const std::string path = place->path_of(checkpoint_detail::index_name);
+  if (!place->has_index()) {
     fail_input({.thing = folder,
                 .wrong = fmt::format("it is not a checkpoint (it has no {})",
                                      checkpoint_detail::index_name),
@@ -236,14 +238,15 @@ CheckpointReader::CheckpointReader(const std::string& folder, OpenFiles open)
   }
   content_ = std::make_shared<checkpoint_detail::CheckpointContent>();
   content_->folder = folder;
-  content_->index = checkpoint_detail::read_index(path);
+  content_->place = std::move(place);
+  content_->index = checkpoint_detail::index_from_json(content_->place->index_text(), path);
   for (const auto& tensor : content_->index.tensors) {
     content_->tensors.push_back(&tensor);
   }
   for (const auto& [name, file] : content_->index.files) {
     files_.push_back(name);
     for (const int rank : file.ranks) {
-      content_->file_of_rank.emplace(rank, &name);
+      content_->files_of_rank[rank].push_back(&name);
     }
   }
   if (open == OpenFiles::all) {
@@ -290,8 +293,9 @@ std::vector<std::string> CheckpointReader::verify() const {
   for (const auto& [file_name, stored] : content_->index.files) {
     const PartFile& file = content_->open(file_name);
     for (const StoredPart& part : file.parts) {
-      if (const auto chunk = damaged_chunk(file, part, 0, chunks_of(part.bytes.size()) - 1)) {
-        damages.push_back(damage(content_->tensors[part.tensor]->first, file_name, part, *chunk));
+      const auto damaged = load_part(file, part, 0, chunks_of(part.bytes) - 1).damaged;
+      if (damaged) {
+        damages.push_back(damage(content_->tensors[part.tensor]->first, file_name, part, *damaged));
       }
     }
   }
@@ -319,8 +323,9 @@ void CheckpointReader::copy_box(const std::string& name, const LocalPart& box,
   const DType dtype = info(name).dtype;
   for (const auto& [file_name, file, part, both] : content_->parts_of(name, box)) {
     const LocalPart within{difference(both.offset, part->box.offset), both.shape};
-    compare_box(path_, name, *file_name, *file, *part, size_of(dtype), within);
-    copy_stored(file->file, part->bytes, {dtype, part->box.shape}, within,
+    const LoadedBytes loaded =
+        compared_box(path_, name, *file_name, *file, *part, size_of(dtype), within);
+    copy_stored(*loaded.owner, loaded.bytes, {dtype, part->box.shape}, within,
                 box_of(into, difference(both.offset, box.offset), both.shape),
                 fmt::format("{}: tensor '{}'", content_->path_of(*file_name), name));
     file->bytes_read += static_cast<std::uint64_t>(both.shape.product()) * size_of(dtype);

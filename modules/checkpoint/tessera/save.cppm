@@ -10,6 +10,13 @@ export namespace tessera {
 /// nothing when all are finite. No communication.
 std::optional<std::string> first_not_finite(const StateDict& state);
 
+/// Thrown on all ranks where a store does not take a checkpoint. The state itself can be saved, so
+/// that it may go elsewhere.
+class CheckpointRefused : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Options of saving a checkpoint.
 struct SaveOptions {
   /// Tensors with values that are NaN or infinite are an error, so that what was saved before stays
@@ -37,9 +44,14 @@ StateDict stored_part(const StateDict& state, const std::shared_ptr<const Checkp
 /// `folder` as the last step; an older checkpoint of that name stays whole until then. What crashed
 /// saves have left in the parent folder is removed.
 ///
+/// `folder` may be an address of a store ("s3://bucket/run/step-00000100"). Then each rank writes a
+/// file of its own, whose name no other attempt has, and checkpoint.json comes last: without it
+/// there is no checkpoint.
+///
 /// Error, the same on all ranks: the disk is full or any other failure of any rank (nothing is left
 /// then); a Partial or meta tensor; a value that is not finite; the ranks disagree about a tensor
-/// or leave gaps in it. Error (input): the folder exists and is not a checkpoint.
+/// or leave gaps in it. CheckpointRefused: a store does not take it. Error (input): the folder
+/// exists and is not a checkpoint.
 void save_checkpoint(const std::string& folder, const StateDict& state,
                      const std::string& meta_data = "{}", const SaveOptions& options = {});
 

@@ -16,7 +16,9 @@ module;
 module tessera.checkpoint;
 
 import tessera.base;
+import tessera.stores;
 import :place;
+import :store_place;
 
 namespace tessera {
 namespace {
@@ -24,6 +26,20 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view front = "step-";
+
+}  // namespace
+
+std::optional<std::uint64_t> checkpoint_detail::checkpoint_number(const std::string& name) {
+  constexpr std::size_t most_digits = 18;
+  const std::string digits = name.starts_with(front) ? name.substr(front.size()) : "";
+  if (digits.empty() || digits.size() > most_digits ||
+      digits.find_first_not_of("0123456789") != std::string::npos) {
+    return std::nullopt;
+  }
+  return std::stoull(digits);
+}
+
+namespace {
 
 /// Why the folder cannot be used; "" when it can.
 std::string problem_of(const std::string& path) {
@@ -42,18 +58,19 @@ std::string checkpoint_folder(const std::string& folder, std::int64_t step) {
 }
 
 std::vector<std::string> checkpoints_in(const std::string& folder) {
+  if (const std::optional<stores::Address> address = checkpoint_detail::address_of(folder)) {
+    return checkpoint_detail::stored_checkpoints(*address);
+  }
   std::vector<std::pair<std::uint64_t, std::string>> steps;
   std::error_code error;
   std::error_code ignored;
   for (fs::directory_iterator next(folder, error), end; !error && next != end;
        next.increment(error)) {
     const fs::directory_entry& entry = *next;
-    const std::string name = entry.path().filename().string();
-    const std::string digits = name.starts_with(front) ? name.substr(front.size()) : "";
-    if (!digits.empty() && digits.size() <= 18 &&
-        digits.find_first_not_of("0123456789") == std::string::npos &&
-        (entry.is_directory(ignored) || entry.is_symlink(ignored))) {
-      steps.emplace_back(std::stoull(digits), entry.path().string());
+    const std::optional<std::uint64_t> number =
+        checkpoint_detail::checkpoint_number(entry.path().filename().string());
+    if (number && (entry.is_directory(ignored) || entry.is_symlink(ignored))) {
+      steps.emplace_back(*number, entry.path().string());
     }
   }
   if (error && error != std::errc::no_such_file_or_directory &&

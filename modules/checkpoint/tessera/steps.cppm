@@ -8,8 +8,9 @@ export namespace tessera {
 std::string checkpoint_folder(const std::string& folder, std::int64_t step);
 
 /// The checkpoints in `folder` (their paths), newest first, whether or not they can be read: also
-/// links that lead nowhere. What crashed saves have left is not among them. Error (input): there is
-/// a folder, and it cannot be read.
+/// links that lead nowhere. `folder` may be an address of a store, as in the functions below; there
+/// only what has a checkpoint.json is one. What crashed saves have left is not among them. Error
+/// (input): there is a folder, and it cannot be read.
 std::vector<std::string> checkpoints_in(const std::string& folder);
 
 /// Error: the folder of a run's checkpoints was removed, moved or replaced since it is held.

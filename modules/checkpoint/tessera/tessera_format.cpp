@@ -1,14 +1,12 @@
 module;
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 module tessera.checkpoint;
 
 import tessera.base;
+import :checkpoint_files;
 import :format;
-import :checkpoint_index;
 import :reader;
 import :save;
 
@@ -19,8 +17,11 @@ class TesseraFormat final : public CheckpointFormat {
  public:
   std::string described() const override { return "a folder with checkpoint.json"; }
   bool recognises(const std::string& path) const override {
-    std::error_code ignored;
-    return std::filesystem::exists(std::filesystem::path(path) / index_name, ignored);
+    try {
+      return CheckpointFiles::at(path)->has_index();
+    } catch (const Error&) {
+      return false;
+    }
   }
   std::unique_ptr<TensorSource> open(const std::string& path) const override {
     return std::make_unique<CheckpointReader>(path);

@@ -17,6 +17,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 import tessera.collective;
 import tessera.plugin;
 import tessera.sinks;
@@ -235,6 +236,8 @@ std::string run_identity(const RunSpec& config) {
   namespace fs = std::filesystem;
   const std::string text = config.checkpoint.folder.empty()
                                ? fmt::format("{} {}", sinks::time_now(), ::getpid())
+                           : stores::is_address(config.checkpoint.folder)
+                               ? config.checkpoint.folder
                                : fs::absolute(config.checkpoint.folder).lexically_normal().string();
   return content_hash(std::as_bytes(std::span(text)));
 }

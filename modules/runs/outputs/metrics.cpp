@@ -24,6 +24,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 
 namespace tessera::runs {
 namespace {
@@ -243,6 +244,9 @@ std::string metrics_owner(const std::filesystem::path& file, const std::string& 
   namespace fs = std::filesystem;
   if (checkpoints.empty()) {
     return "";
+  }
+  if (stores::is_address(checkpoints)) {
+    return checkpoints;
   }
   const fs::path beside =
       fs::absolute(output_place(file.string())).lexically_normal().parent_path();

@@ -18,6 +18,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 import tessera.checkpoint;
 import tessera.train;
 import :repeated_spec;
@@ -131,7 +132,7 @@ std::string record_members(const Run& run) {
 
 std::vector<RecordedRun::Checkpoint> saved_checkpoints(const std::string& folder) {
   std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) {
+  if (!stores::is_address(folder) && !fs::is_directory(folder, ignored)) {
     fail_input({.thing = shown(folder),
                 .wrong = "there is no such folder",
                 .expected = "the folder of a run's checkpoints"});

@@ -10,6 +10,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 
 namespace tessera::runs {
 namespace {
@@ -20,7 +21,8 @@ namespace fs = std::filesystem;
 
 RunLock::RunLock(const RunSpec& config) : owner_(::getpid()) {
   try {
-    if (!config.checkpoint.folder.empty()) {
+    // A store has no locks: attempts to save have names of their own there.
+    if (!config.checkpoint.folder.empty() && !stores::is_address(config.checkpoint.folder)) {
       take("checkpoint.folder", fs::path(config.checkpoint.folder) / ".lock");
     }
     const fs::path metrics = output_place(config.log.metrics);

@@ -100,7 +100,10 @@ void check_outputs(const RunSpec& config) {
   const auto file = [&](const char* key, const std::string& path, Streams streams) {
     at_key(config, key, [&] { check_can_write_file(key, path, streams); });
   };
-  folder("checkpoint.folder", config.checkpoint.folder);
+  if (!config.checkpoint.folder.empty()) {
+    at_key(config, "checkpoint.folder",
+           [&] { RunPlace::named(config.checkpoint.folder)->check_can_save(); });
+  }
   folder("graph.offload", config.graph.offload);
   folder("graph.dump", config.graph.dump);
   folder("log.tensorboard", config.log.tensorboard);
@@ -145,8 +148,9 @@ void check_folder(const RunSpec& config, const StartPoint& start) {
   const std::vector<std::string> found =
       folder.empty() ? std::vector<std::string>{} : checkpoints_in(folder);
   std::error_code ignored;
-  if (found.empty() || (start.checkpoint &&
-                        std::filesystem::equivalent(found.front(), *start.checkpoint, ignored))) {
+  if (found.empty() || found.front() == start.checkpoint ||
+      (start.checkpoint &&
+       std::filesystem::equivalent(found.front(), *start.checkpoint, ignored))) {
     return;
   }
   fail_input({.where = config.place("checkpoint.folder"),

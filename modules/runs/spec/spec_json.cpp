@@ -15,6 +15,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 import tessera.options;
 
 namespace tessera::runs {
@@ -70,7 +71,8 @@ bool read_slot(const nlohmann::ordered_json& json, const Slot& slot) {
 
 void place_paths(const Key& key, const Slot& slot, const std::filesystem::path& folder) {
   const auto place = [&](std::string& path) {
-    if (!path.empty() && std::ranges::find(key.choices, path) == key.choices.end()) {
+    if (!path.empty() && !stores::is_address(path) &&
+        std::ranges::find(key.choices, path) == key.choices.end()) {
       path = (folder / path).lexically_normal().string();
     }
   };

@@ -14,6 +14,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 import tessera.plugin;
 import tessera.data;
 import tessera.mesh;
@@ -325,7 +326,8 @@ std::string Trainer::record() const {
 RunCheckpoints Trainer::checkpoints(std::function<void(const std::string&)> say,
                                     MemoryStateStore* kept) {
   const CheckpointConfig& config = run_.config.checkpoint;
-  if (!config.folder.empty() && collective::World::current().rank() == 0) {
+  if (!config.folder.empty() && !stores::is_address(config.folder) &&
+      collective::World::current().rank() == 0) {
     run_.task->keep_files(config.folder);
   }
   const auto meta_data = [this, updates = hub::updates_member(*model_)] {

@@ -6,6 +6,7 @@ module;
 module tessera.runs;
 
 import tessera.base;
+import tessera.stores;
 import tessera.tensor;
 import tessera.nn;
 import tessera.checkpoint;
@@ -28,6 +29,9 @@ bool has_all_weights(const std::string& path) {
 
 /// The path, seen from a checkpoint in the folder.
 std::string seen_from_checkpoint(const std::string& path, const std::string& folder) {
+  if (stores::is_address(path) || stores::is_address(folder)) {
+    return "";
+  }
   return fs::absolute(path)
       .lexically_normal()
       .lexically_relative(fs::absolute(checkpoint_folder(folder, 0)).lexically_normal())
