@@ -1,6 +1,6 @@
 #!/bin/bash
 # The plugin s3 against moto (PyPI, 'moto[server]'), which checks signatures with the
-# implementation of botocore, as boto3 (PyPI) writes and reads the same objects.
+# implementation of Amazon, as boto3 (PyPI) writes and reads the same objects.
 # Usage: s3_judge.sh PYTHON TESSERA WORK_FOLDER; PYTHON has moto and boto3.
 set -euo pipefail
 python=$1
