@@ -120,7 +120,7 @@ void RunCheckpoints::save(bool last) {
     if (const std::optional<std::string> before = training_.checkpoints().wait()) {
       ended(*before);
     }
-  } catch (const CheckpointRefused& why) {
+  } catch (const CheckpointRefusal& why) {
     rescue(why);
   }
   const std::string folder = checkpoint_folder(schedule_.folder, training_.done());
@@ -136,7 +136,7 @@ void RunCheckpoints::save(bool last) {
       training_.checkpoints().wait();
       ended(folder);
     }
-  } catch (const CheckpointRefused& why) {
+  } catch (const CheckpointRefusal& why) {
     rescue(why);
     if (last) {
       ErrorFields fields = why.fields();
@@ -149,7 +149,7 @@ void RunCheckpoints::save(bool last) {
   }
 }
 
-void RunCheckpoints::rescue(const CheckpointRefused& why) {
+void RunCheckpoints::rescue(const CheckpointRefusal& why) {
   const std::string folder = checkpoint_folder(place_->rescue_folder(), training_.done());
   if (rescued_ == training_.done()) {
     return;

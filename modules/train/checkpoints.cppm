@@ -69,7 +69,7 @@ class RunCheckpoints {
   void keep();
   void save(bool last);
   /// Saves the state in a folder of this machine, as the place has refused one.
-  void rescue(const CheckpointRefused& why);
+  void rescue(const CheckpointRefusal& why);
   /// Removes old checkpoints when one is there.
   void ended(const std::string& folder);
   void say(const std::string& text) const;

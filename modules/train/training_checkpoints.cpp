@@ -210,8 +210,8 @@ void TrainingCheckpoints::saving(const std::function<void()>& act) {
     act();
   } catch (const collective::PeerFailed&) {
     throw;
-  } catch (const CheckpointRefused& error) {
-    throw CheckpointRefused(with_last(error), error.kind());
+  } catch (const CheckpointRefusal& error) {
+    throw CheckpointRefusal(with_last(error), error.kind());
   } catch (const Error& error) {
     throw Error(with_last(error), error.kind());
   }

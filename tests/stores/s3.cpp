@@ -397,7 +397,7 @@ TEST_CASE("a bucket that is full or refuses is one error of all ranks, and no ch
   on_ranks(2, [&](int) {
     try {
       save_checkpoint(checkpoint_folder(run, 2), state_of(2, 2, 1000));
-    } catch (const CheckpointRefused& error) {
+    } catch (const CheckpointRefusal& error) {
       refused += contains(error.what(), full ? "XMinioStorageFull" : "AccessDenied") ? 1 : 0;
     }
   });
@@ -419,7 +419,7 @@ TEST_CASE("a bucket that loses what it took has no checkpoint") {
   on_ranks(2, [&](int) {
     try {
       save_checkpoint(place, state_of(2, 1, 1000));
-    } catch (const CheckpointRefused& error) {
+    } catch (const CheckpointRefusal& error) {
       refused += contains(error.what(), "does not have what was written") ? 1 : 0;
     }
   });

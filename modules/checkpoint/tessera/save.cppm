@@ -12,7 +12,7 @@ std::optional<std::string> first_not_finite(const StateDict& state);
 
 /// Thrown on all ranks where a store does not take a checkpoint. The state itself can be saved, so
 /// that it may go elsewhere.
-class CheckpointRefused : public Error {
+class CheckpointRefusal : public Error {
  public:
   using Error::Error;
 };
@@ -50,7 +50,7 @@ StateDict stored_part(const StateDict& state, const std::shared_ptr<const Checkp
 ///
 /// Error, the same on all ranks: the disk is full or any other failure of any rank (nothing is left
 /// then); a Partial or meta tensor; a value that is not finite; the ranks disagree about a tensor
-/// or leave gaps in it. CheckpointRefused: a store does not take it. Error (input): the folder
+/// or leave gaps in it. CheckpointRefusal: a store does not take it. Error (input): the folder
 /// exists and is not a checkpoint.
 void save_checkpoint(const std::string& folder, const StateDict& state,
                      const std::string& meta_data = "{}", const SaveOptions& options = {});

@@ -51,7 +51,7 @@ OwnFile own_file(const SaveJob& job, const SaveAttempt& attempt, int rank) {
   return own;
 }
 
-/// Acts on every rank. If a rank's error is one of the store, all ranks throw CheckpointRefused.
+/// Acts on every rank. If a rank's error is one of the store, all ranks throw CheckpointRefusal.
 void act_in_store(collective::Communicator& group, const std::function<void()>& act) {
   std::int32_t refused = 0;
   try {
@@ -69,7 +69,7 @@ void act_in_store(collective::Communicator& group, const std::function<void()>& 
     std::int32_t any = refused;
     group.all_reduce(&refused, &any, 1, DType::i32, ReduceOp::max);
     if (any != 0) {
-      throw CheckpointRefused(error.fields(), error.kind());
+      throw CheckpointRefusal(error.fields(), error.kind());
     }
     throw;
   }

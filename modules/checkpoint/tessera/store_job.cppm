@@ -23,7 +23,7 @@ void send_index(stores::OpenWritableStore& store, const CheckpointIndex& index);
 
 /// As run_job, for a job whose folder is this address: every rank sends the parts that it writes as
 /// one object, from memory, and rank 0 sends the index when all of them are there.
-/// CheckpointRefused on all ranks: the store did not take something; what was sent is no checkpoint
+/// CheckpointRefusal on all ranks: the store did not take something; what was sent is no checkpoint
 /// then.
 void run_store_job(collective::Communicator& group, const SaveJob& job,
                    const stores::Address& place);
