@@ -517,3 +517,41 @@ TEST_CASE("saves with faults and kills never leave half a checkpoint") { save_wi
 TEST_CASE("saves with 1,000 faults and kills never leave half a checkpoint", "[.long]") {
   save_with_faults(1000, 6);
 }
+
+// The other side of s3_judge.sh: a server of moto, with the keys of the environment.
+TEST_CASE("moto takes what is written and gives it back", "[.moto]") {
+  OpenWritableStore store(Address("s3://bucket/objects"));
+  const std::string large = bytes_of(40'000'000, 7);
+  Upload upload = store.upload("large", large.size());
+  upload.add(span_of(large));
+  CHECK(upload.complete().size == large.size());
+  CHECK(read_all(store, "large") == large);
+  std::vector<std::string> names = {"a b+c=d&e%f~g", "large", "\xc3\xbc/x", "1", "2", "3", "4"};
+  for (const std::string& name : names) {
+    if (name != "large") {
+      store.put(name, span_of(name));
+      CHECK(read_all(store, name) == name);
+    }
+  }
+  std::ranges::sort(names);
+  std::vector<std::string> listed;
+  for (const ListedObject& object : store.list()) {
+    listed.push_back(object.name);
+  }
+  CHECK(listed == names);
+  static_cast<void>(store.upload("left", large.size()));
+  const std::string run = "s3://bucket/run";
+  const std::unique_ptr<RunPlace> place = RunPlace::named(run);
+  place->check_can_save();
+  for (const int step : {1, 2, 3}) {
+    save_in(checkpoint_folder(run, step), 2, step, 50'000);
+    place->prune(2);
+  }
+  CHECK(latest_checkpoint(run) == checkpoint_folder(run, 3));
+  CHECK(checkpoints_in(run).size() == 2);
+  for (const int ranks : {1, 2, 4}) {
+    check_loaded(checkpoint_folder(run, 3), ranks, 3, 50'000);
+  }
+  setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret-of-tests", 1);
+  CHECK_THAT(error_of([&] { OpenStore(Address(run)).list(); }), Contains("SignatureDoesNotMatch"));
+}
