@@ -31,13 +31,13 @@ import tessera.sinks;
 
 using namespace tessera;
 using namespace tessera::sinks;
+using nlohmann::json;
 using tessera::testing::Fault;
+using tessera::testing::Folder;
+using tessera::testing::free_port;
 using tessera::testing::HttpServer;
 using tessera::testing::Reply;
 using tessera::testing::Request;
-using nlohmann::json;
-using tessera::testing::Folder;
-using tessera::testing::free_port;
 
 namespace {
 
