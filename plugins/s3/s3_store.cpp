@@ -155,7 +155,6 @@ class Bucket final : public StoreWriter {
     const std::string text = parts_text(parts);
     HttpRequest request =
         request_for("POST", name, {{{"uploadId", id}}}, std::as_bytes(std::span(text)));
-    request.headers.emplace_back("Content-Type: application/xml");
     check_completed(sent(request, limits));
     return facts(name, limits);
   }
@@ -214,6 +213,8 @@ class Bucket final : public StoreWriter {
   HttpRequest request_for(const char* method, const std::string& name, const Query& query,
                           std::optional<std::span<const std::byte>> body = std::nullopt) const {
     HttpRequest request{.method = method};
+    // libcurl 7.88 signs a type that the request says not to send.
+    request.headers.emplace_back("Content-Type: application/octet-stream");
     const std::string text = query.text();
     request.url =
         fmt::format("{}/{}{}{}", base(), http::escaped(name, true), text.empty() ? "" : "?", text);

@@ -222,6 +222,9 @@ class S3Server {
     for (std::size_t at = 0; at < names.size();) {
       const std::size_t end = std::min(names.find(';', at), names.size());
       const std::string name = names.substr(at, end - at);
+      if (!asked.headers.contains(name)) {
+        return "signed, but not sent: " + name;
+      }
       canonical += name + ":" + header(name) + "\n";
       at = end + 1;
     }
