@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# Plants the faults of bisect.faults, one at a time, in a second build of the library or of a plugin, and lets
+# Plants the faults of bisect.faults, one at a time, in a second build of the library, and lets
 # `tessera bisect` name each: see docs/bisect.md. The second build is one object that is compiled again, and a link;
 # nothing of the first build is written.
 #
@@ -7,7 +7,7 @@
 #
 # An entry of the list:
 #   [name]
-#   file: the source that has the fault
+#   file: the source that has the fault (of the library: a plugin would be found twice, and refused)
 #   run: the config that shows it (a key of %runs below), and keys of the config after it
 #   module: what bisect must name: a module, a part of one ("*" for any text), "-" for none
 #   operator: the operator, or "row" where a row of the data must be named
