@@ -11,6 +11,7 @@ export import :new_tokens;        // its weights, with rows for tokens that the 
 export import :hub_weights;  // a folder's tensors as a model's parameters, and the other way round
 export import :classifier_folder;  // decoders that tell the classes of texts
 export import :folder_files;       // other files in a folder of a model
+export import :model_files;        // which files of a repository are read
 export import :gguf;               // a GGUF file as such a folder, and the other way round
 export import :config_use;         // what of a config.json is understood
 export import :updates;            // a model's low-rank updates, and its weights with them

@@ -11,6 +11,7 @@ export import :at_key;        // errors that name a key
 export import :spike_policy;  // what it does at a step that is far from those before
 export import :spec_json;     // the description that a checkpoint has
 export import :data_sources;  // the sources that its section [data] names
+export import :stored_inputs;  // files and folders that are in stores
 export import :plugins;       // the plugins that it names
 
 // The data.

@@ -17,6 +17,7 @@ module tessera.text;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.stores;
 import tessera.tokenize;
 import tessera.data;
 import tessera.mesh;
@@ -257,6 +258,16 @@ std::unique_ptr<parallel::ParallelPlan> split(nn::LanguageModel& model,
 }
 
 }  // namespace
+
+ModelFiles local_files(ModelFiles files) {
+  const stores::CopyRules rules{.choose = hub::leave_out_other_formats};
+  for (std::string* const path : {&files.path, &files.tokenizer, &files.base, &files.adapter}) {
+    if (stores::is_address(*path)) {
+      *path = files.copies.emplace_back(*path, rules).path();
+    }
+  }
+  return files;
+}
 
 void set_weight_form(
     nn::LanguageModel& model, coded::WeightForm form, std::int64_t split,

@@ -1,6 +1,7 @@
 export module tessera.text:text_model;
 
 import tessera.base;
+import tessera.stores;
 import tessera.tokenize;
 import tessera.data;
 import tessera.collective;
@@ -37,7 +38,13 @@ struct ModelFiles {
   /// The type in which keys and values are kept; none: as they are computed.
   std::optional<DType> keys = std::nullopt;
   bool adapters = false;  // texts of batches may have adapters (TextModel::read_adapter)
+  /// What local_files() has fetched.
+  std::vector<stores::LocalInput> copies = {};
 };
+
+/// The same files with a copy on this machine in place of each address of a store. Call it before
+/// ranks start. Errors: those of stores::fetch.
+ModelFiles local_files(ModelFiles files);
 
 /// The model of a checkpoint of 'tessera train', of a folder in Hugging Face's format or of a GGUF
 /// file, with its tokenizer: in this process alone, or a copy on several ranks. Sums are computed

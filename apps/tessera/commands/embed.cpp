@@ -20,6 +20,7 @@ module;
 module tessera.app.commands;
 
 import tessera.base;
+import tessera.stores;
 import tessera.tensor;
 import tessera.ops;
 import tessera.checkpoint;
@@ -93,7 +94,9 @@ void print_rows(std::span<const double> values, std::size_t dim) {
   }
 }
 
-int run_embed(const EmbedArguments& arguments) {
+int run_embed(EmbedArguments arguments) {
+  const stores::LocalInput local(arguments.model, {.choose = hub::leave_out_other_formats});
+  arguments.model = local.path();
   const encoders::EncoderFolder folder(arguments.model);
   const encoders::EncoderShape& shape = folder.config().shape;
   if (shape.takes_images()) {

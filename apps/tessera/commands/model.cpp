@@ -14,6 +14,7 @@ module;
 module tessera.app.commands;
 
 import tessera.base;
+import tessera.stores;
 import tessera.models;
 import tessera.checkpoint;
 import tessera.exported;
@@ -122,8 +123,10 @@ int describe_program(const std::string& path) {
   return not_understood;
 }
 
-int run_describe(const ModelCommand& arguments) {
+int run_describe(ModelCommand arguments) {
   runs::use_plugins(arguments.plugins);
+  const stores::LocalInput local(arguments.folder, {.choose = hub::leave_out_other_formats});
+  arguments.folder = local.path();
   if (exported::is_program(arguments.folder)) {
     return describe_program(arguments.folder);
   }

@@ -6,7 +6,9 @@ module;
 module tessera.app.commands;
 
 import tessera.base;
+import tessera.stores;
 import tessera.coded;
+import tessera.hub;
 import tessera.text;
 import tessera.app.server;
 import :subcommands;
@@ -33,7 +35,10 @@ void check_encoder(const ServeArguments& arguments) {
 
 }  // namespace
 
-int run_serve(const ServeArguments& arguments) {
+int run_serve(const ServeArguments& given) {
+  ServeArguments arguments = given;
+  const stores::LocalInput local(arguments.model, {.choose = hub::leave_out_other_formats});
+  arguments.model = local.path();
   ServeOptions options = arguments.options;
   if (!arguments.token_file.empty()) {
     options.token = read_token(arguments.token_file);

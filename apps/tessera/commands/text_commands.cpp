@@ -479,7 +479,8 @@ void add_text_commands(CLI::App& program, std::function<int()>& chosen) {
 }
 
 text::ModelFiles model_files(const ModelArguments& arguments) {
-  text::ModelFiles files(arguments.model, arguments.tokenizer, arguments.base, arguments.adapter);
+  text::ModelFiles files =
+      text::local_files({arguments.model, arguments.tokenizer, arguments.base, arguments.adapter});
   files.precision = arguments.precision;
   files.activations = arguments.activations;
   files.keys = arguments.keys;

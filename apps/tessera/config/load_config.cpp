@@ -86,7 +86,7 @@ class Loader {
       unread.insert(name);
     }
     if (key.is_path) {
-      resolve_paths(key, slot, config_.file.parent_path());
+      runs::place_paths(key, slot, config_.file.parent_path());
     }
   }
 
@@ -243,7 +243,8 @@ runs::RunSpec load_config(const std::filesystem::path& file, std::span<const std
         {.thing = file.string(), .wrong = "is a folder", .advice = "name the config file in it"});
   }
   constexpr std::size_t most = std::size_t{16} << 20;
-  return parse_config(input_text(file.string(), most, "the config"), file, overrides, plugins);
+  return runs::with_copies(
+      parse_config(input_text(file.string(), most, "the config"), file, overrides, plugins));
 }
 
 namespace {
@@ -260,7 +261,7 @@ std::vector<std::string> given_lines(runs::RunSpec& config, const std::string& s
     }
     const runs::Slot slot = key.slot(config, entry);
     if (key.is_path) {
-      resolve_paths(key, slot, std::filesystem::current_path());
+      runs::place_paths(key, slot, std::filesystem::current_path());
     }
     lines.push_back(fmt::format("{} = {}", key.leaf(), slot_text(slot)));
   }
@@ -270,7 +271,7 @@ std::vector<std::string> given_lines(runs::RunSpec& config, const std::string& s
 }  // namespace
 
 std::string to_toml(const runs::RunSpec& config) {
-  runs::RunSpec copy = config;
+  runs::RunSpec copy = runs::with_addresses(config);
   std::string text;
   const auto add = [&](const std::string& head, const std::vector<std::string>& lines) {
     if (!lines.empty()) {
@@ -290,7 +291,7 @@ std::string to_toml(const runs::RunSpec& config) {
 }
 
 std::string entry_text(const runs::RunSpec& config, std::size_t entry) {
-  runs::RunSpec copy = config;
+  runs::RunSpec copy = runs::with_addresses(config);
   return fmt::format("{{{}}}", fmt::join(given_lines(copy, "parallel", entry), ", "));
 }
 

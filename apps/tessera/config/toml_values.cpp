@@ -289,20 +289,6 @@ bool read_value(const toml::node& node, const runs::Key& key, const std::string&
       slot);
 }
 
-void resolve_paths(const runs::Key& key, const runs::Slot& slot,
-                   const std::filesystem::path& folder) {
-  const auto resolve = [&](std::string& path) {
-    if (!path.empty() && std::ranges::find(key.choices, path) == key.choices.end()) {
-      path = (folder / path).lexically_normal().string();
-    }
-  };
-  if (auto* const* one = std::get_if<std::string*>(&slot)) {
-    resolve(**one);
-  } else if (auto* const* list = std::get_if<std::vector<std::string>*>(&slot)) {
-    std::ranges::for_each(**list, resolve);
-  }
-}
-
 std::string slot_text(const runs::Slot& slot) {
   return toml_text(parse_ordered_json(runs::json_of(slot)));
 }

@@ -15,10 +15,6 @@ namespace tessera::app {
 bool read_value(const toml::node& node, const runs::Key& key, const std::string& name,
                 const runs::Slot& slot, runs::Problems& problems);
 
-/// Makes the key's paths absolute or relative to the working directory.
-void resolve_paths(const runs::Key& key, const runs::Slot& slot,
-                   const std::filesystem::path& folder);
-
 /// The value as TOML writes it: 300, "adamw", [0.9, 0.95].
 std::string slot_text(const runs::Slot& slot);
 

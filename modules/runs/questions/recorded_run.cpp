@@ -198,7 +198,8 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
   if (layout == nullptr) {
     use_plugins(loads, plugins);
   }
-  run.spec = spec_of_json(json_text(parse_ordered_json(reader.meta())["config"]), newest, from);
+  run.spec = with_copies(
+      spec_of_json(json_text(parse_ordered_json(reader.meta())["config"]), newest, from));
   run.spec.file = text_member(started, "config");
   run.metrics = run.spec.log.metrics;
   remove_outputs(run.spec);

@@ -150,7 +150,7 @@ RunSpec checked(RunSpec spec, const std::optional<OwnTask>& own) {
   }
   check_config(spec, unread, problems, own);
   problems.throw_if_any();
-  return spec;
+  return with_copies(std::move(spec));
 }
 
 }  // namespace tessera::runs

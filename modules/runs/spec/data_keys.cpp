@@ -21,7 +21,8 @@ std::vector<Key> source_keys() {
               "or shell patterns such as `/usr/share/perl/5*/pod`. They are read one after the "
               "other; a "
               "file that is reached twice is taken once. Each is one text.",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::files},
       {.path = "data.jsonl",
        .slot = field<s, &D::jsonl>,
        .doc = "Instead of `text`: files of records, a JSON object in each line, or folders and "
@@ -30,12 +31,14 @@ std::vector<Key> source_keys() {
               "`label`, or "
               "`words` and `labels`. Files of other formats are read where a plugin is a source of "
               "them: `.parquet`, `.arrow` ([sources.md](sources.md)).",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::files},
       {.path = "data.tokens",
        .slot = field<s, &D::tokens>,
        .doc = "Instead of `text`: NumPy files (`.npy`) of ready token ids, one dimension, "
               "little-endian u16, u32 or i32. Needs `model.vocab` or `model.from`.",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::files},
       {"data.sources", field<s, &D::sources>,
        "Instead of the three: several sources, tables with one of `text`, `jsonl` and `tokens` and "
        "a `weight` (default 1): the share of a step's rows that are of the source. One of `jsonl` "
@@ -49,17 +52,21 @@ std::vector<Key> source_keys() {
        "of their numbers. Empty: "
        "those of the model's folder, if it knows all labels of the data; otherwise those of the "
        "data, numbers by their values and others by their letters."},
-      {"data.tokenizer", field<s, &D::tokenizer>,
-       "How text becomes tokens ([tokenizers.md](tokenizers.md)): a folder or file of a tokenizer, "
-       "`bytes` (every byte is a token, 256 symbols), or the name of a plugin. `auto`: the "
-       "tokenizer in the folder or file of `model.from`, or `bytes` where it has none."},
+      {.path = "data.tokenizer",
+       .slot = field<s, &D::tokenizer>,
+       .doc = "How text becomes tokens ([tokenizers.md](tokenizers.md)): a folder or file of a "
+              "tokenizer, "
+              "`bytes` (every byte is a token, 256 symbols), or the name of a plugin. `auto`: the "
+              "tokenizer in the folder or file of `model.from`, or `bytes` where it has none.",
+       .reads = Reads::model},
       {"data.tokenizer_options", field<s, &D::tokenizer_options>,
        "Options of the tokenizer's kind, such as `{ add_bos = false }` of SentencePiece."},
       {.path = "data.chat_template",
        .slot = field<s, &D::chat_template>,
        .doc = "A file with the template that makes a text of a conversation. Empty: that of the "
               "tokenizer's folder.",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::files},
       {"data.template_options", field<s, &D::template_options>,
        "Variables of the template, such as `{ enable_thinking = false }`. `now`, such as "
        "\"2026-01-31\", is the date that its strftime_now reads."},
@@ -125,7 +132,8 @@ std::vector<Key> row_keys() {
               "data where` prints it ([questions.md](questions.md)). A run that is continued "
               "leaves them out from there on, and its checkpoints say so; the rows after them move "
               "forward.",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::files},
       {"data.validation", field<s, &D::validation>,
        "Share of the tokens or documents, at their end, that is never trained on. 0: no "
        "validation.",
@@ -134,7 +142,8 @@ std::vector<Key> row_keys() {
        .slot = field<s, &D::validation_files>,
        .doc = "Files to validate with, instead of a share of the data: by their names `.npy`, "
               "`.jsonl`, or text.",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::files},
       {"data.validation_windows", field<s, &D::validation_windows>,
        "Windows of a validation, spread evenly over that part and rounded down to whole "
        "batches. 0: all.",

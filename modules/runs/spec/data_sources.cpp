@@ -12,7 +12,9 @@ module tessera.runs;
 import tessera.base;
 import tessera.options;
 import tessera.sources;
+import tessera.stores;
 import tessera.data;
+import :stored_inputs;
 
 namespace tessera::runs {
 namespace {
@@ -62,7 +64,7 @@ data::RecordForms common_forms(const RunSpec& config) {
 }
 
 /// The source of one table of data.sources.
-SourceConfig source_of(PluginOptions& table, const std::filesystem::path& folder,
+SourceConfig source_of(PluginOptions& table, const RunSpec& config,
                        const data::RecordForms& common) {
   SourceConfig source;
   source.key = "data.sources";
@@ -86,7 +88,11 @@ SourceConfig source_of(PluginOptions& table, const std::filesystem::path& folder
     table.refuse("columns name the members of records, so they need jsonl");
   }
   for (std::string& path : source.paths) {
-    path = (folder / path).lexically_normal().string();
+    path = path_from(config.file.parent_path(), path);
+    if (stores::is_address(path)) {
+      const auto copy = config.copies.find(stores::Address(path).text());
+      path = copy != config.copies.end() ? copy->second.path() : path;
+    }
   }
   source.weight =
       table.number("weight", 1, "a number more than 0", [](double weight) { return weight > 0; });
@@ -111,7 +117,7 @@ std::vector<SourceConfig> data_sources(const RunSpec& config) {
   }
   PluginOptions section = section_of(config, "sources", data.sources.text);
   for (PluginOptions& table : section.tables("sources")) {
-    sources.push_back(source_of(table, config.file.parent_path(), forms));
+    sources.push_back(source_of(table, config, forms));
   }
   section.finish();
   return sources;

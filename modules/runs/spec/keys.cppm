@@ -14,6 +14,14 @@ using Slot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vect
                           std::vector<std::int64_t>*, std::vector<double>*, Names*, JsonText*,
                           JsonList*, WordField>;
 
+/// What a run reads where a key names a path: that may be an address of a store, too.
+enum class Reads : std::uint8_t {
+  nothing,  // it is written, or is none
+  files,
+  model,        // the folder of a model, a tokenizer or an adapter
+  checkpoints,  // and writes: those in a store are used where they are
+};
+
 /// A key of a config, and the field of a RunSpec that it fills.
 struct Key {
   std::string path;  // "train.steps"; "parallel.style" is `style` of every [[parallel]] entry
@@ -22,6 +30,7 @@ struct Key {
   Range range = {};
   std::vector<std::string> choices = {};  // allowed words; for a path: words that are not paths
   bool is_path = false;
+  Reads reads = Reads::nothing;
   bool required = false;
   bool of_family = false;       // of model.family, not of all models
   bool of_layout_free = false;  // only runs with train.reproducible=layout have it

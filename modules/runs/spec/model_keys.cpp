@@ -38,18 +38,21 @@ std::vector<Key> model_keys() {
               "start from. It "
               "determines every size, so the other keys of this section except `dropout`, "
               "`adapter`, `base` and `further_layers` must be absent.",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::model},
       {.path = "model.base",
        .slot = field<s, &M::base>,
        .doc = "Where the base of the checkpoint in `model.from` is now, if it has moved since the "
               "checkpoint was saved ([checkpoint-base.md](checkpoint-base.md)).",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::model},
       {.path = "model.adapter",
        .slot = field<s, &M::adapter>,
        .doc = "A folder in PEFT's format (`adapter_config.json`, `adapter_model.safetensors`) with "
               "the low-rank updates to start from. Ranks, scales and layers must be those that the "
               "styles make.",
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::model},
       {"model.new_tokens",
        words<s, &M::new_tokens, NewTokens>(
            {{"error", NewTokens::error}, {"mean", NewTokens::mean}}),

@@ -61,8 +61,12 @@ std::vector<Key> checkpoint_keys() {
   using C = CheckpointConfig;
   constexpr auto c = &RunSpec::checkpoint;
   return {
-      path_key("checkpoint.folder", field<c, &C::folder>,
-               "Where checkpoints are written. Empty: none are written."),
+      {.path = "checkpoint.folder",
+       .slot = field<c, &C::folder>,
+       .doc = "Where checkpoints are written: a folder, or an address of a "
+              "[store](checkpoints-in-stores.md). Empty: none are written.",
+       .is_path = true,
+       .reads = Reads::checkpoints},
       {"checkpoint.every", field<c, &C::every>,
        "Steps between two checkpoints; there is always one at the end. 0: only at the end.",
        from(0)},
@@ -89,7 +93,8 @@ std::vector<Key> checkpoint_keys() {
        .doc = "`auto`: continue from the newest checkpoint in `folder` if there is one; `never`: "
               "start a new run, in a folder without checkpoints; or the path of a checkpoint.",
        .choices = {"auto", "never"},
-       .is_path = true},
+       .is_path = true,
+       .reads = Reads::checkpoints},
       {"checkpoint.allow", field<c, &C::allow>,
        "What may differ between the config and the run that is continued, by key or section "
        "(`optimizer.lr`, `data`; `data.content` is the text itself). Without it, a difference in "

@@ -94,7 +94,8 @@ std::string json_of(const Key& key, const RunSpec& config) {
   return json_text(json_value(key, config));
 }
 
-std::string to_json(const RunSpec& config) {
+std::string to_json(const RunSpec& spec) {
+  const RunSpec config = with_addresses(spec);
   nlohmann::ordered_json all = nlohmann::ordered_json::object();
   for (const Key& key : config_keys(config.model.family)) {
     if (!key.in_list()) {

@@ -1,6 +1,7 @@
 export module tessera.runs:spec;
 
 import tessera.base;
+import tessera.stores;
 import tessera.models;
 import tessera.data;
 import tessera.collective;
@@ -314,6 +315,9 @@ struct RunSpec {
   /// The words of the command that reads it, for records; empty: a program made it.
   std::vector<std::string> command = {};
   std::filesystem::path file;  // that it was read from, as it was named; empty: a program made it
+  /// What with_copies() has fetched, by its address: no key, as `from` and the others name the
+  /// copies.
+  std::map<std::string, stores::LocalCopy> copies;
   std::map<std::string, SourceLine> given;  // by key; by section, where the file has its first line
 
   /// The number of ranks: the product of mesh.shape, 1 without a mesh.

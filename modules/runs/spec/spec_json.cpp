@@ -69,20 +69,6 @@ bool read_slot(const nlohmann::ordered_json& json, const Slot& slot) {
       slot);
 }
 
-void place_paths(const Key& key, const Slot& slot, const std::filesystem::path& folder) {
-  const auto place = [&](std::string& path) {
-    if (!path.empty() && !stores::is_address(path) &&
-        std::ranges::find(key.choices, path) == key.choices.end()) {
-      path = (folder / path).lexically_normal().string();
-    }
-  };
-  if (auto* const* one = std::get_if<std::string*>(&slot)) {
-    place(**one);
-  } else if (auto* const* list = std::get_if<std::vector<std::string>*>(&slot)) {
-    std::ranges::for_each(**list, place);
-  }
-}
-
 }  // namespace
 
 RunSpec spec_of_json(const std::string& text, const std::string& where,
