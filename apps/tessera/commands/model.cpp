@@ -123,7 +123,8 @@ int describe_program(const std::string& path) {
   return not_understood;
 }
 
-int run_describe(ModelCommand arguments) {
+int run_describe(const ModelCommand& given) {
+  ModelCommand arguments = given;
   runs::use_plugins(arguments.plugins);
   const stores::LocalInput local(arguments.folder, {.choose = hub::leave_out_other_formats});
   arguments.folder = local.path();
