@@ -3,16 +3,16 @@
 export module tessera.runs;
 
 // The description.
-export import :spec;          // RunSpec: the sections of a config as plain values
-export import :keys;          // its keys: names, ranges, documentation
-export import :problems;      // everything that is wrong with it, in one error
-export import :spec_check;    // checks between keys
-export import :at_key;        // errors that name a key
-export import :spike_policy;  // what it does at a step that is far from those before
-export import :spec_json;     // the description that a checkpoint has
-export import :data_sources;  // the sources that its section [data] names
+export import :spec;           // RunSpec: the sections of a config as plain values
+export import :keys;           // its keys: names, ranges, documentation
+export import :problems;       // everything that is wrong with it, in one error
+export import :spec_check;     // checks between keys
+export import :at_key;         // errors that name a key
+export import :spike_policy;   // what it does at a step that is far from those before
+export import :spec_json;      // the description that a checkpoint has
+export import :data_sources;   // the sources that its section [data] names
 export import :stored_inputs;  // files and folders that are in stores
-export import :plugins;       // the plugins that it names
+export import :plugins;        // the plugins that it names
 
 // The data.
 export import :run_model;    // which model and tokenizer it names

@@ -46,7 +46,8 @@ using Location = std::variant<LocalPath, Address>;
 /// Error (input): an address of a wrong form.
 Location parse_location(std::string_view text);
 
-/// Whether parse_location() takes a text for an address; what follows the scheme may still be wrong.
+/// Whether parse_location() takes a text for an address; what follows the scheme may still be
+/// wrong.
 bool is_address(std::string_view text);
 
 /// The text that parse_location() reads as this location.

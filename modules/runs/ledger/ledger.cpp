@@ -98,11 +98,12 @@ TimeUse TimeLedger::enter(TimeUse use) {
   return std::exchange(use_, use);
 }
 
-void TimeLedger::move(TimeUse from, TimeUse to, double seconds, const TimeBook& since) {
+double TimeLedger::move(TimeUse from, TimeUse to, double seconds, const TimeBook& since) {
   settle();
   const double moved = std::clamp(seconds, 0.0, std::max(0.0, book_[from] - since[from]));
   book_[from] -= moved;
   book_[to] += moved;
+  return moved;
 }
 
 void TimeLedger::move_all(TimeUse to, const TimeBook& since) {

@@ -57,7 +57,8 @@ class TimeLedger {
   /// Books on this use from now on. Returns the one before.
   TimeUse enter(TimeUse use);
   /// Books so many of the seconds on another use, at most those that `from` has got since `since`.
-  void move(TimeUse from, TimeUse to, double seconds, const TimeBook& since);
+  /// Returns how many.
+  double move(TimeUse from, TimeUse to, double seconds, const TimeBook& since);
   /// Everything that was booked since `since` becomes `to`.
   void move_all(TimeUse to, const TimeBook& since);
   /// What is booked until now.

@@ -141,7 +141,6 @@ class RankRun {
         board_(start.board),
         before_(board_ != nullptr ? board_->get(world.number_here()) : TimeBoard::Entry()),
         ledger_(ledger_of(start, before_)),
-        booked_(before_.book),
         repeats_to_(std::max(start.told, before_.step)),
         trace_(run.config, to_string(make_mesh(run.config)), start.step, world),
         record_(start.session) {
@@ -168,7 +167,7 @@ class RankRun {
       trainer_->capture_ahead();
       compare_programs(world, trainer_->program());
     }
-    const std::string of_record = record_.continue_from(trainer_->record(), trainer_->done());
+    const std::string of_record = continue_record();
     identity_ = start.identity;
     begun_at_ = kept_ != nullptr ? start.begun : trainer_->done();
     policy_ = spike_policy(run.config);
@@ -344,7 +343,7 @@ class RankRun {
       step_waits_ = 0;
       return;
     }
-    ledger_.move(TimeUse::compute, TimeUse::communication, step_waits_, before_step_);
+    step_waits_ = ledger_.move(TimeUse::compute, TimeUse::communication, step_waits_, before_step_);
     if (recorded) {
       ledger_.move(TimeUse::compute, TimeUse::capture, std::numeric_limits<double>::infinity(),
                    before_step_);
@@ -420,6 +419,7 @@ class RankRun {
                            : "save one earlier by checkpoint.every"});
     }
     const std::vector<std::vector<std::string>> rows = trainer_->roll_back(*last);
+    continue_record();
     if (world_.rank() == 0) {
       told_ = std::max(told_, from);
       listeners_ = RunListeners();  // they close their files
@@ -433,6 +433,14 @@ class RankRun {
                      trainer_->done(), *last, from, places_text(rows)));
     world_.everyone().barrier();
     return true;
+  }
+
+  /// The metrics file has the lines of the steps that are done, so the next line has all that was
+  /// booked since. Returns what to tell.
+  std::string continue_record() {
+    const std::string told = record_.continue_from(trainer_->record(), trainer_->done());
+    booked_ = record_.saved_ledger();
+    return told;
   }
 
   void add_loads(StepMetrics& metrics) {
@@ -455,8 +463,12 @@ class RankRun {
     if (world_.rank() != 0) {
       return;
     }
-    const TimeBook book = ledger_.book();
-    metrics.ledger = book - std::exchange(booked_, book);
+    // What after_step() has taken from a use since, the next lines have less of.
+    const TimeBook now = ledger_.book() - booked_;
+    for (std::size_t i = 0; i < time_use_count; ++i) {
+      metrics.ledger.seconds[i] = std::max(0.0, now.seconds[i]);
+    }
+    booked_ += metrics.ledger;
     record_.step(metrics);
     listeners_.step({.metrics = metrics,
                      .gemm_share = step_flops_ / metrics.seconds / ceiling_,

@@ -97,6 +97,7 @@ Session session_of(const Run& run) {
 std::string RecordWriter::continue_from(const std::string& text, std::int64_t done) {
   before_ = {};
   now_.from = done;
+  now_.ledger = {};
   if (done == 0) {
     return "";
   }
@@ -118,6 +119,7 @@ std::string RecordWriter::continue_from(const std::string& text, std::int64_t do
   if (const Session& last = before_.sessions.back();
       last.begun == now_.begun && last.program == now_.program && last.command == now_.command) {
     now_.from = last.from;
+    now_.ledger = last.ledger;
     before_.sessions.pop_back();
   }
   return "";

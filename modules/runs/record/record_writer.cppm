@@ -25,6 +25,8 @@ class RecordWriter {
   /// steps. A damaged one, and one of other steps, is left out, and the record begins here: returns
   /// what to tell of it, "" where there is nothing.
   std::string continue_from(const std::string& text, std::int64_t done);
+  /// What rank 0 had booked at the state that continue_from() was given, in this start of the run.
+  const TimeBook& saved_ledger() const { return now_.ledger; }
   /// After each step.
   void step(const StepMetrics& metrics);
   /// For the state after `done` steps. `ledger`: of rank 0 since the start.
