@@ -38,7 +38,7 @@ class Place : public Folder {
     }
     write("text.txt", text);
     write("run.toml",
-          "[data]\nseq_len = 16\nvalidation = 0\ntokenizer = \"bytes\"\n"
+          "[data]\nseq_len = 16\nvalidation = 0\n"
           "[train]\nsteps = 6\nbatch = 4\n[checkpoint]\nfolder = \"saved\"\nevery = 2\nkeep = 0\n");
     write("model.toml",
           "[model]\ndim = 16\nlayers = 2\nheads = 2\nkv_heads = 2\nffn_dim = 32\n[data]\ntext = "
@@ -88,6 +88,7 @@ class Place : public Folder {
   S3Server bucket;
 };
 
+const std::string text_here = "'data.text=[\"text.txt\"]'";
 const std::string local =
     "train run.toml model.from=model 'data.text=[\"text.txt\"]' log.metrics=a.jsonl ";
 const std::string stored =
@@ -125,10 +126,11 @@ TEST_CASE("addresses that cannot be used are one error with their key") {
   const Place place;
   CHECK_THAT(place.refusal(local + "log.metrics=hf:owner/name"),
              Contains("log.metrics") && Contains("no place of a store"));
-  CHECK_THAT(place.refusal("train run.toml model.from=gs:a/b 'data.text=[\"text.txt\"]'"),
+  CHECK_THAT(place.refusal("train run.toml model.from=gs:a/b " + text_here),
              Contains("model.from") && Contains("'gs'") && Contains("hf"));
-  CHECK_THAT(place.refusal("train run.toml model.from=hf:owner/name/../x"), Contains("'..'"));
-  CHECK_THAT(place.refusal("train run.toml model.from=hf:owner/name/nothing"),
+  CHECK_THAT(place.refusal("train run.toml model.from=hf:owner/name/../x " + text_here),
+             Contains("'..'"));
+  CHECK_THAT(place.refusal("train run.toml model.from=hf:owner/name/nothing " + text_here),
              Contains("model.from") && Contains("nothing of this name"));
   CHECK_THAT(place.refusal("generate hf:owner/name@v9/model --prompt x"), Contains("v9"));
   CHECK(!fs::exists(place / "saved"));
