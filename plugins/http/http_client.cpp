@@ -236,7 +236,11 @@ class Exchange {
     }
   }
   void set_headers(bool says_who) {
-    add_header("Expect:");  // no further turn before a large body
+    if (request_.signature) {  // libcurl 7.88 signs lines that only take a header away
+      set(CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);
+    } else {
+      add_header("Expect:");  // no further turn before a large body
+    }
     if (std::ranges::none_of(request_.headers, [](const std::string& line) {
           return line.starts_with("Content-Type:");
         })) {
