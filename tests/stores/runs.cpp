@@ -136,7 +136,8 @@ TEST_CASE("addresses that cannot be used are one error with their key") {
   CHECK(!fs::exists(place / "saved"));
   // A file with such a name.
   place.write("hf:x", read_file(place.path() / "text.txt"));
-  place.tell("train run.toml model.from=model 'data.text=[\"./hf:x\"]' train.steps=1");
+  place.tell(
+      "train run.toml model.from=model 'data.text=[\"./hf:x\"]' train.steps=1 log.metrics=c.jsonl");
 }
 
 TEST_CASE("a run's checkpoints are in a bucket, and it continues from there") {
@@ -154,6 +155,7 @@ TEST_CASE("a run's checkpoints are in a bucket, and it continues from there") {
   CHECK(read_file(place.path() / "out/model.safetensors") ==
         read_file(place.path() / "same/model.safetensors"));
   CHECK_THAT(place.tell("replay s3://bucket/run --step 5 --rows"), Contains("text.txt"));
+  place.tell("verify s3://bucket/run --steps 3:6");
   // A bucket that is not there.
   CHECK_THAT(place.refusal(local + "checkpoint.folder=s3://other/run"), Contains("s3://other"));
 }

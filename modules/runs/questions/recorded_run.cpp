@@ -169,6 +169,11 @@ const RecordedRun::Checkpoint& describing_checkpoint(
 
 RecordedRun open_recorded(const std::string& folder, const std::vector<std::string>& plugins,
                           std::int64_t step, const RunSpec* layout) {
+  // A store is read by a plugin, and this process looks for plugins once.
+  const bool is_stored = stores::is_address(folder);
+  if (is_stored && layout == nullptr) {
+    use_plugins(plugins);
+  }
   RecordedRun run{.folder = folder, .saved = saved_checkpoints(folder)};
   std::error_code ignored;
   const std::string& newest = describing_checkpoint(run.saved, step).path;
@@ -195,7 +200,13 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
       loads.plugins.paths.push_back((fs::path(from) / path.get<std::string>()).string());
     }
   }
-  if (layout == nullptr) {
+  if (is_stored && layout == nullptr && plugins.empty() && !loads.plugins.paths.empty()) {
+    fail_input({.thing = newest,
+                .wrong = fmt::format("its run uses the plugins {}, and is in a store",
+                                     join_words(loads.plugins.paths)),
+                .advice = "name them by --plugin"});
+  }
+  if (!is_stored && layout == nullptr) {
     use_plugins(loads, plugins);
   }
   run.spec = with_copies(

@@ -22,6 +22,7 @@ module tessera.runs;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.stores;
 import tessera.mesh;
 import tessera.device;
 import tessera.tensor;
@@ -30,6 +31,7 @@ import tessera.ops;
 import tessera.checkpoint;
 import tessera.train;
 import :repeated_spec;
+import :stored_inputs;
 
 namespace tessera::runs {
 namespace {
@@ -39,6 +41,9 @@ using Json = nlohmann::ordered_json;
 
 /// The folder of checkpoints that is meant: it, or the only one in it that has some.
 std::string checkpoints_meant(const std::string& folder) {
+  if (stores::is_address(folder)) {
+    return folder;
+  }
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
     fail_input({.thing = shown(folder),
@@ -87,7 +92,7 @@ RunSpec spec_of(const Session& session, const std::string& where, const std::str
     }
   };
   place(place, config);
-  RunSpec spec = spec_of_json(json_text(config), where, folder);
+  RunSpec spec = with_copies(spec_of_json(json_text(config), where, folder));
   remove_outputs(spec);
   return spec;
 }
