@@ -20,7 +20,7 @@ using namespace tessera::stores;
 
 /// What tells one content from another: a strong ETag, else the time of the last change.
 std::string version_of(const HttpAnswer& answer) {
-  const std::string tag = answer.header("etag");
+  std::string tag = answer.header("etag");
   if (tag.starts_with('"')) {
     return tag;
   }

@@ -115,6 +115,7 @@ void get_range(HttpClient& client, HttpRequest request, const ObjectFacts& facts
   try {
     check_answer(client.send(request, limits));
   } catch (const EnoughBytes&) {
+    return;  // the server sends all of the file, and the range has been taken
   }
 }
 
