@@ -53,6 +53,19 @@ std::string absolute_path(const std::string& path) {
 
 }  // namespace
 
+std::vector<std::string> recorded_plugins(const std::string& config, const fs::path& folder) {
+  const nlohmann::json named = parse_json(config, false).value("plugins", nlohmann::json::object());
+  std::vector<std::string> paths;
+  for (const nlohmann::json& path : named.is_object()
+                                        ? named.value("paths", nlohmann::json::array())
+                                        : nlohmann::json::array()) {
+    if (path.is_string()) {
+      paths.push_back((folder / path.get<std::string>()).string());
+    }
+  }
+  return paths;
+}
+
 void remove_outputs(RunSpec& spec) {
   spec.log.metrics.clear();
   spec.log.tensorboard.clear();
@@ -193,13 +206,9 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
   if (!fs::is_directory(from, ignored)) {
     from = fs::current_path(ignored).string();
   }
+  const std::string config = json_text(parse_ordered_json(reader.meta())["config"]);
   RunSpec loads;  // a family of models may be in one of them
-  const nlohmann::json named = meta["config"].value("plugins", nlohmann::json::object());
-  for (const nlohmann::json& path : named.value("paths", nlohmann::json::array())) {
-    if (path.is_string()) {
-      loads.plugins.paths.push_back((fs::path(from) / path.get<std::string>()).string());
-    }
-  }
+  loads.plugins.paths = recorded_plugins(config, from);
   if (is_stored && layout == nullptr && plugins.empty() && !loads.plugins.paths.empty()) {
     fail_input({.thing = newest,
                 .wrong = fmt::format("its run uses the plugins {}, and is in a store",
@@ -209,8 +218,7 @@ RecordedRun open_recorded(const std::string& folder, const std::vector<std::stri
   if (!is_stored && layout == nullptr) {
     use_plugins(loads, plugins);
   }
-  run.spec = with_copies(
-      spec_of_json(json_text(parse_ordered_json(reader.meta())["config"]), newest, from));
+  run.spec = with_copies(spec_of_json(config, newest, from));
   run.spec.file = text_member(started, "config");
   run.metrics = run.spec.log.metrics;
   remove_outputs(run.spec);

@@ -78,10 +78,9 @@ std::string checkpoints_meant(const std::string& folder) {
   return found.front();
 }
 
-/// The description of a session, as a run that writes nothing.
-RunSpec spec_of(const Session& session, const std::string& where, const std::string& folder) {
+/// The description of a session, whose "~/..." are paths of whoever reads it.
+std::string own_config(const Session& session) {
   Json config = parse_ordered_json(session.config.text);
-  // "~/..." is a path of whoever reads it.
   const auto place = [](auto&& self, Json& value) -> void {
     if (value.is_string()) {
       value = own_path(value.get<std::string>());
@@ -92,7 +91,12 @@ RunSpec spec_of(const Session& session, const std::string& where, const std::str
     }
   };
   place(place, config);
-  RunSpec spec = with_copies(spec_of_json(json_text(config), where, folder));
+  return json_text(config);
+}
+
+/// The description of a session, as a run that writes nothing.
+RunSpec spec_of(const Session& session, const std::string& where, const std::string& folder) {
+  RunSpec spec = with_copies(spec_of_json(own_config(session), where, folder));
   remove_outputs(spec);
   return spec;
 }
@@ -109,14 +113,7 @@ Fingerprint fingerprint_of(const Session& session) {
 void use_recorded_plugins(const Session& session, const std::string& folder,
                           const std::vector<std::string>& plugins) {
   RunSpec loads;  // a family of models may be in one of them
-  const Json config = parse_ordered_json(session.config.text);
-  const Json named = config.value("plugins", Json::object());
-  for (const Json& path : named.is_object() ? named.value("paths", Json::array()) : Json::array()) {
-    if (path.is_string()) {
-      loads.plugins.paths.push_back(
-          (fs::path(folder) / own_path(path.get<std::string>())).string());
-    }
-  }
+  loads.plugins.paths = recorded_plugins(own_config(session), folder);
   use_plugins(loads, plugins);
 }
 

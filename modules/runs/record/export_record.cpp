@@ -16,6 +16,8 @@ module;
 #include <tessera/shown.hpp>
 #include <utility>
 #include <vector>
+
+#include "file_bytes.hpp"
 module tessera.runs;
 
 import tessera.base;
@@ -116,16 +118,9 @@ RecordedFile recorded_file(const std::string& path, const std::string& name) {
   if (!file) {
     fail_input({.thing = shown(path), .wrong = "it cannot be read"});
   }
-  RecordedFile out{.name = name};
   ContentHash hash;
-  std::vector<char> piece(std::size_t{1} << 20);
-  while (file) {
-    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    hash.add(std::as_bytes(std::span(piece).first(static_cast<std::size_t>(file.gcount()))));
-    out.bytes += file.gcount();
-  }
-  out.hash = hash.hex();
-  return out;
+  const std::int64_t bytes = add_file(hash, file);
+  return {.name = name, .bytes = bytes, .hash = hash.hex()};
 }
 
 std::string write_export_record(const CheckpointReader& checkpoint, const std::string& folder,

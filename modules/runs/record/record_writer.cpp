@@ -3,15 +3,15 @@ module;
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <fstream>
-#include <span>
 #include <string>
 #include <tessera/content_hash.hpp>
 #include <utility>
 #include <vector>
+
+#include "file_bytes.hpp"
 module tessera.runs;
 
 import tessera.base;
@@ -32,23 +32,16 @@ std::string utc_now() {
                      now.tv_nsec / 1'000'000);
 }
 
-void add_file(ContentHash& hash, const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<char> piece(std::size_t{1} << 20);
-  while (file) {
-    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
-    hash.add(std::as_bytes(std::span(piece).first(static_cast<std::size_t>(file.gcount()))));
-  }
-}
-
 /// Of the program, and of the library that has this code where that is another file.
 std::string program_hash() {
   ContentHash hash;
-  add_file(hash, "/proc/self/exe");
+  std::ifstream program("/proc/self/exe", std::ios::binary);
+  add_file(hash, program);
   Dl_info library{};
   if (::dladdr(reinterpret_cast<const void*>(&utc_now), &library) != 0 &&
       library.dli_fname != nullptr) {
-    add_file(hash, library.dli_fname);
+    std::ifstream file(library.dli_fname, std::ios::binary);
+    add_file(hash, file);
   }
   return hash.hex();
 }
