@@ -8,6 +8,8 @@
 #   TESSERA_DISTRIBUTIONS        code names to run, separated by spaces or commas (default: all); others are skipped
 #   TESSERA_DISTRIBUTIONS_TRAIN  arguments of ./dev train (default: train.steps=20; empty: the whole demo; no: it is not
 #                                run)
+#   TESSERA_DISTRIBUTIONS_TEST   configure: only the packages that ./dev setup names are installed, and CMake configures
+#                                the program, the plugins and the tests with them
 #   TESSERA_DISTRIBUTIONS_PACKAGES  no: packages are neither made nor installed
 #   TESSERA_DISTRIBUTIONS_KEEP   1 keeps the system in BUILD_FOLDER/distributions/CODENAME, and continues with the one that
 #                                an earlier run has kept: with its packages, and with its build of what has not changed
@@ -54,6 +56,12 @@ run_inside() {
     cmp -s "$repository/$file" "$target" || { mkdir -p "${target%/*}" && cp -P --preserve=mode "$repository/$file" "$target"; }
   done
   [[ ${TESSERA_DISTRIBUTIONS_KEEP:-0} != 1 ]] || : >"$work/kept"
+  if [[ ${TESSERA_DISTRIBUTIONS_TEST:-} == configure ]]; then
+    must_print 'dev: installing ' ./dev setup
+    must_print 'Build files have been written to' ./dev cmake --preset release -D TESSERA_BUILD_TESTS=ON
+    say 'CMake finds everything'
+    return
+  fi
   read -r -a arguments <<<"${TESSERA_DISTRIBUTIONS_TRAIN-train.steps=20}"
   [[ ${arguments[*]} == no ]] || must_print 'checkpoint saved: ' ./dev train "${arguments[@]}"
   must_print '100% tests passed, 0 tests failed' ./dev test
