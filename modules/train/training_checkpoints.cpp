@@ -78,9 +78,16 @@ std::string stored_text(const TensorSource& reader, const std::string& name) {
   return std::get<std::string>(found->second);
 }
 
-StateDict training_state(const optim::Optimizer& optimizer) {
+StateDict training_state(nn::Module& model, const optim::Optimizer& optimizer) {
   StateDict all;
   all.merge("model", {.tensors = nn::values_by_name(optimizer.parameters()), .scalars = {}});
+  StateDict buffers;
+  for (const nn::BufferPointer& buffer : nn::all_buffers(model)) {
+    if (buffer->saved) {
+      buffers.tensors.emplace(buffer->name, buffer->value);
+    }
+  }
+  all.merge("model", buffers);
   all.merge("optimizer", optimizer.state());
   return all;
 }
@@ -173,14 +180,7 @@ bool TrainingCheckpoints::is_still_base(const TensorSource& reader, const StateD
 }
 
 StateDict TrainingCheckpoints::live_state() const {
-  StateDict all = training_state(*steps_.optimizer);
-  StateDict buffers;
-  for (const nn::BufferPointer& buffer : nn::all_buffers(steps_.model)) {
-    if (buffer->saved) {
-      buffers.tensors.emplace(buffer->name, buffer->value);
-    }
-  }
-  all.merge("model", buffers);
+  StateDict all = training_state(steps_.model, *steps_.optimizer);
   for (const auto& [name, value] : captured_.added()) {
     all.tensors.emplace(name, from_local(value, Layout::replicated(steps_.plan.mesh())));
   }
@@ -332,7 +332,7 @@ bool TrainingCheckpoints::resume(const std::string& folder) {
 
 void TrainingCheckpoints::check_finite() {
   captured_.finish_updates();
-  if (const auto name = first_not_finite(training_state(*steps_.optimizer))) {
+  if (const auto name = first_not_finite(training_state(steps_.model, *steps_.optimizer))) {
     fail(fmt::format(
         "training: after step {} '{}' holds values that are NaN or infinite; {}{}", steps_.done,
         *name, steps_.done > steps_.skipped ? "a smaller learning rate may help; " : "", last()));

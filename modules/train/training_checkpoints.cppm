@@ -24,9 +24,9 @@ TrainingProgress read_training_progress(const TensorSource& reader);
 /// One of TrainingCheckpoints::texts in a checkpoint; empty: it has none of this name.
 std::string stored_text(const TensorSource& reader, const std::string& name);
 
-/// The tensors and counts of a model and its optimizer, as a checkpoint has them: "model.NAME",
-/// "optimizer.STATE.NAME". They are the live ones.
-StateDict training_state(const optim::Optimizer& optimizer);
+/// The tensors and counts of a model and its optimizer, as a checkpoint has them: "model.NAME" of
+/// parameters and saved buffers, "optimizer.STATE.NAME". They are the live ones.
+StateDict training_state(nn::Module& model, const optim::Optimizer& optimizer);
 
 /// The state of a training that is saved and loaded, Training::checkpoints(). RunCheckpoints
 /// decides when.

@@ -120,9 +120,20 @@ TEST_CASE("a run with balanced experts continues in another layout", "[experts]"
   const std::string halves = kBalanced + "checkpoint.every=5 ";
   const auto whole = equivalence::train(folder, "whole", curve.config, kOneRank, halves);
   equivalence::train(folder, "parts", curve.config, kTwoAxes, halves + "train.steps=5");
-  const auto parts = equivalence::train(folder, "parts", curve.config, kTwo, halves);
-  REQUIRE(parts.size() == whole.size());
-  CHECK(loss_difference(parts, whole) <= 2e-6);
+  const std::string from =
+      halves + "checkpoint.resume='" + equivalence::checkpoint(folder, "parts", 5) + "'";
+  const std::vector<Step> last(whole.begin() + 5, whole.end());
+  const auto rest = equivalence::train(folder, "rest", curve.config, kTwo, from);
+  REQUIRE(rest.size() == last.size());
+  CHECK(rest.front().step == 6);
+  CHECK(loss_difference(rest, last) <= 2e-6);
+  // Biases and the counts of this step, in the same layout: in all bits.
+  const auto same = equivalence::train(folder, "same", curve.config, kOneRank,
+                                       halves + "checkpoint.resume='" +
+                                           equivalence::checkpoint(folder, "whole", 5) + "'");
+  CHECK(same_bits(same, last));
+  CHECK(equivalence::tensors_of(equivalence::checkpoint(folder, "same", 10)) ==
+        equivalence::tensors_of(equivalence::checkpoint(folder, "whole", 10)));
 }
 
 TEST_CASE("stages have experts with a bias, and refuse losses of balance", "[experts]") {

@@ -120,7 +120,7 @@ StartPoint check(const Run& run, const std::optional<std::string>& resume, bool 
                        *resume);
   const auto optimizer = task_optimizer(*run.task, run.config, *model);  // its state is meta too
   optimizer->prepare_state();
-  check_state(reader, training_state(*optimizer),
+  check_state(reader, training_state(*model, *optimizer),
               {.ignore = ignored_state(*model), .base = start.base_hash});
   start.step = read_training_progress(reader).step;
   const std::string name = std::filesystem::path(*resume).filename();
