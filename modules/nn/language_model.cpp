@@ -176,21 +176,33 @@ PiecesScope::~PiecesScope() {
 Tensor LanguageModel::loss_sum(const Tensor& tokens, const Tensor& targets,
                                const RowDocuments& documents) {
   row_terms_ = Tensor();
+  Tensor loss;
+  std::vector<LossTerm> terms;
   if (head_rows_ > 0) {
-    const Tensor loss = ops::sum(losses_by_parts(inputs_of(tokens, documents), targets));
+    loss = ops::sum(losses_by_parts(inputs_of(tokens, documents), targets));
     if (!std::exchange(further_states_, {}).empty()) {
       fail_input({.thing = "head_rows",
                   .wrong = "losses of tokens after the next one need whole logits",
                   .advice = "set it to 0, or set model.further_layers = 0"});
     }
-    return with_row_terms(loss, targets);
+  } else {
+    const Tensors outputs = (*this)(inputs_of(tokens, documents));
+    loss = (*loss_)({outputs[0], targets})[0];
+    if (Tensor further = further_losses(outputs, targets, documents)) {
+      terms.push_back({"further tokens", std::move(further)});
+    }
   }
-  const Tensors outputs = (*this)(inputs_of(tokens, documents));
-  Tensor loss = (*loss_)({outputs[0], targets})[0];
-  if (const Tensor further = further_losses(outputs, targets, documents)) {
-    loss = ops::add(loss, further);
+  if (Tensor of_rows = row_terms_of(loss, targets)) {
+    terms.push_back({"experts", std::move(of_rows)});
   }
-  return with_row_terms(loss, targets);
+  for (const LossTerm& term : terms) {
+    loss = ops::add(loss, term.sum);
+  }
+  if (watch_) {
+    const NoGrad constant;
+    watch_(terms, detached(loss));
+  }
+  return loss;
 }
 
 Tensor LanguageModel::further_losses(const Tensors& outputs, const Tensor& targets,
@@ -206,10 +218,10 @@ Tensor LanguageModel::further_losses(const Tensors& outputs, const Tensor& targe
              : sum;
 }
 
-Tensor LanguageModel::with_row_terms(const Tensor& loss, const Tensor& targets) {
+Tensor LanguageModel::row_terms_of(const Tensor& loss, const Tensor& targets) {
   const Tensor terms = std::exchange(row_terms_, Tensor());
   if (!terms) {
-    return loss;
+    return {};
   }
   Tensor trained;  // tokens of each row
   {
@@ -221,7 +233,7 @@ Tensor LanguageModel::with_row_terms(const Tensor& loss, const Tensor& targets) 
     }
   }
   const Tensor sum = ops::cast(ops::sum(ops::mul(terms, trained)), loss.dtype());
-  return ops::add(loss, loss.is_distributed() ? redistribute(sum, loss.layout()) : sum);
+  return loss.is_distributed() ? redistribute(sum, loss.layout()) : sum;
 }
 
 Tensor LanguageModel::token_losses(const Tensor& tokens, const Tensor& targets,

@@ -12,6 +12,15 @@ export namespace tessera::nn {
 
 class PiecesScope;
 
+/// What loss_sum() has added to the losses of tokens.
+struct LossTerm {
+  std::string name;  // "experts", "further tokens"
+  Tensor sum;        // distributed as the losses of tokens
+};
+
+/// Sees the terms of each loss_sum(), in the order in which they are added, and the result.
+using LossTermsWatch = std::function<void(std::span<const LossTerm> terms, const Tensor& sum)>;
+
 /// A model of the next token: tokens [B, T] (i64) -> logits [B, T, vocab]. Its child "loss" is a
 /// module beside the model: loss_sum calls it with logits and targets, so that styles can be
 /// applied to it.
@@ -74,6 +83,8 @@ class LanguageModel : public Module {
   virtual void set_cache(KeyValueCache* cache);
   /// By what losses of tokens after the next one are multiplied (set_further_states()).
   void set_further_weight(double weight) { further_weight_ = weight; }
+  /// From now on `watch` is called by loss_sum(), without gradients; null: not any more.
+  void watch_loss_terms(LossTermsWatch watch) { watch_ = std::move(watch); }
   /// Each block recomputes its activations in backward instead of saving them.
   virtual void set_activation_checkpointing(bool enabled) = 0;
   /// logits [B, T, vocab], targets [B, T] -> the sum of the tokens' losses.
@@ -114,8 +125,9 @@ class LanguageModel : public Module {
   /// there are none.
   Tensor further_losses(const Tensors& outputs, const Tensor& targets,
                         const RowDocuments& documents);
-  /// The sum of losses with what set_row_terms() has got in the call before.
-  Tensor with_row_terms(const Tensor& loss, const Tensor& targets);
+  /// What set_row_terms() has got in the call before, of a sum of losses, distributed as it is.
+  /// Undefined: nothing.
+  Tensor row_terms_of(const Tensor& loss, const Tensor& targets);
 
   std::int64_t layers_;
   Child head_;
@@ -128,6 +140,7 @@ class LanguageModel : public Module {
   Tensor row_terms_;
   Tensors further_states_;
   double further_weight_ = 0.3;
+  LossTermsWatch watch_;
   const KeyValueCache* cache_ = nullptr;
 };
 

@@ -169,6 +169,61 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("what a model adds to the losses of rows is named, and they and it are the loss") {
+  const std::string mixture = "family = \"mixtral\"\nexperts = 4\nexperts_per_token = 2\n";
+  const std::string balanced = "[experts]\nbalance_loss = 0.5\nz_loss = 0.1\nbias_rate = 0.01\n";
+  const std::string further =
+      "family = \"deepseek_v3\"\nexperts = 4\nexperts_per_token = 2\nfurther_layers = 1\n";
+  const std::string stages =
+      "[mesh]\naxes = [\"stage\"]\nshape = [2]\n[[parallel]]\nstyle = \"Pipeline\"\n"
+      "axis = \"stage\"\non = [\".\"]\n";
+  struct Case {
+    std::string name;
+    std::string model;
+    std::string more;
+    std::set<std::string> terms;
+    bool packed = false;
+  };
+  const std::vector<Case> cases = {
+      {"experts", mixture, balanced, {"experts"}},
+      {"experts, fully sharded, packed", mixture, balanced + sharded, {"experts"}, true},
+      {"further tokens", further, "", {"further tokens"}},
+      {"further tokens and experts, fully sharded",
+       further,
+       balanced + sharded,
+       {"experts", "further tokens"}},
+      {"stages", "", stages, {}}};
+  for (const Case& one : cases) {
+    INFO(one.name);
+    const Folder folder;
+    folder.write("rows.jsonl", records(60));
+    std::string text = config(jsonl + (one.packed ? "packing = \"documents\"\n" : ""),
+                              "steps = 8\nbatch = 4\nmicro_batch = 2\n", one.more);
+    text.insert(text.find("[data]"), one.model);
+    folder.write("run.toml", text);
+    train(folder);
+    const Json step = json_of(folder, "replay saved --step 7 --rows");
+    CHECK(step["same"] == true);
+    CHECK(step["rows_are_loss"] == true);
+    double sum = 0;
+    std::int64_t trained = 0;
+    for (const Json& row : step["rows"]) {
+      sum += row["loss"].get<double>();
+      trained += row["trained"].get<std::int64_t>();
+    }
+    CHECK(step["rows"].size() == 4);
+    const double loss = step["loss"].get<double>() * static_cast<double>(trained);
+    std::set<std::string> names;
+    for (const auto& [name, term] : step["terms"].items()) {
+      names.insert(name);
+      CHECK(term.get<double>() > 0.01 * loss);  // it is not lost in the tolerance
+      sum += term.get<double>();
+    }
+    CHECK(names == one.terms);
+    CHECK(sum == Approx(loss).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("a run that is continued without rows takes all others in their order") {
   for (const bool packed : {false, true}) {
     const Folder folder;

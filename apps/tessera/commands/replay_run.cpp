@@ -44,6 +44,10 @@ Json as_json(const runs::ReplayStep& step) {
               {"same", step.recorded_loss ? Json(step.same()) : Json(nullptr)}};
   if (step.rows_are_loss) {
     all["rows_are_loss"] = *step.rows_are_loss;
+    all["terms"] = Json::object();
+    for (const auto& [name, sum] : step.terms) {
+      all["terms"][name] = number(sum);
+    }
     all["rows"] = Json::array();
     for (const runs::ReplayRow& row : step.rows) {
       Json documents = Json::array();
@@ -107,9 +111,12 @@ std::vector<PageSection> sections_of(const runs::ReplayStep& step) {
                   compared("gradient norm", step.grad_norm, step.recorded_norm), step.lr,
                   step.skipped ? "; the update was left out" : "", shown(step.checkpoint));
   if (step.rows_are_loss) {
-    head += *step.rows_are_loss
-                ? "the losses of the rows are the loss, in all bits\n"
-                : "the loss has other terms than those of its rows (balance, further tokens)\n";
+    std::string terms;
+    for (const auto& [name, sum] : step.terms) {
+      terms += fmt::format("{}{} ({:.4f})", terms.empty() ? " and the term of " : ", ", name, sum);
+    }
+    head += fmt::format("the losses of the rows{} {} the loss, in all bits\n", terms,
+                        *step.rows_are_loss ? "are" : "are not");
   }
   head += step.note.empty() ? "" : step.note + "\n";
   all.push_back({.title = fmt::format("Step {}", step.step), .text = head});

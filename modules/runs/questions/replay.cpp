@@ -79,8 +79,7 @@ class RowWatch {
   /// False: the task cannot tell them.
   bool begin() {
     division_ = trainer_.division();
-    return trainer_.task().watch_losses(
-        [this](const Tensor& losses, const Tensor& sum) { add(losses, sum); });
+    return trainer_.task().watch_losses([this](const WatchedLosses& watched) { add(watched); });
   }
   void end() { trainer_.task().watch_losses(nullptr); }
 
@@ -91,17 +90,26 @@ class RowWatch {
     for (const auto& [row, losses] : tells ? losses_ : std::map<std::int64_t, Losses>()) {
       rows.push_back({{"row", row}, {"losses", losses}});
     }
-    return {{"rows", rows}, {"add_up", add_up_}};
+    Json terms = Json::object();
+    for (const auto& [name, sum] : tells ? terms_ : std::map<std::string, double>()) {
+      terms[name] = sum;
+    }
+    return {{"rows", rows}, {"terms", terms}, {"add_up", add_up_}};
   }
 
  private:
   using Losses = std::vector<double>;
-  void add(const Tensor& losses, const Tensor& sum) {
+  void add(const WatchedLosses& watched) {
     const NoGrad constant;
-    const Tensor again = ops::sum(losses);
+    const Tensor& losses = watched.losses;
+    Tensor again = ops::sum(losses);
+    for (const nn::LossTerm& term : watched.terms) {
+      again = ops::add(again, term.sum);
+      terms_[term.name] += whole_values(term.sum).at(0);
+    }
     const auto local = [](const Tensor& x) { return to_doubles(ops::to_device(local_of(x), cpu)); };
     const std::vector<double> a = local(again);
-    const std::vector<double> b = local(sum);
+    const std::vector<double> b = local(watched.sum);
     add_up_ = add_up_ && a.size() == b.size() && std::ranges::equal(a, b, [](double x, double y) {
                 return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
               });
@@ -130,6 +138,7 @@ class RowWatch {
   std::int64_t number_ = 0;  // of the next micro-batch
   bool add_up_ = true;
   std::map<std::int64_t, Losses> losses_;  // of each row's tokens
+  std::map<std::string, double> terms_;    // what is added to them, by its name
 };
 
 /// The norms of what modules return, and of its gradients.
@@ -537,6 +546,9 @@ ReplayStep replayed_step(const std::string& json, const RecordedRun& run, const 
       for (const Json& row : rank["rows"]["rows"]) {
         std::vector<double>& of_row = losses[row["row"].get<std::int64_t>()];
         std::ranges::transform(row["losses"], std::back_inserter(of_row), number_of);
+      }
+      for (const auto& [name, sum] : rank["rows"]["terms"].items()) {
+        step.terms[name] += number_of(sum);
       }
       step.rows_are_loss = step.rows_are_loss.value_or(true) && rank["rows"]["add_up"].get<bool>();
     }

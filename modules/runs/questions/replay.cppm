@@ -81,10 +81,11 @@ struct ReplayStep {
   std::optional<double> recorded_norm = {};
   /// Both are those that the run has recorded, in all bits.
   bool same() const;
-  /// Whether the losses of the rows, added as the run adds them, are the loss in all bits; none:
-  /// rows were not looked at.
+  /// Whether the losses of the rows and the terms, added as the run adds them, are the loss in all
+  /// bits; none: rows were not looked at.
   std::optional<bool> rows_are_loss = {};
-  std::vector<ReplayRow> rows = {};  // those with the largest mean loss of a token first
+  std::map<std::string, double> terms = {};  // sums beside those of the rows, by their names
+  std::vector<ReplayRow> rows = {};          // those with the largest mean loss of a token first
   std::vector<ReplayToken> tokens = {};
   std::vector<ReplayModule> modules = {};  // in the order of the model
   std::vector<ReplayUpdate> updates = {};

@@ -66,8 +66,8 @@ class ClassRank final : public RankTask {
     const Tensor loss = ops::cross_entropy(logits, labels, {.reduction = ops::Reduction::sum});
     const NoGrad constant;
     if (watch_) {
-      watch_(ops::cross_entropy(logits, labels, {.reduction = ops::Reduction::none}),
-             detached(loss));
+      watch_({.losses = ops::cross_entropy(logits, labels, {.reduction = ops::Reduction::none}),
+              .sum = detached(loss)});
     }
     const Tensor right = ops::eq(ops::argmax(logits, -1), labels);
     return {loss, {ops::sum(ops::cast(right, loss.dtype()))}};

@@ -7,6 +7,8 @@ module;
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 module tessera.runs;
 
 import tessera.base;
@@ -59,23 +61,29 @@ StepSums NextToken::sums(const Tensors& rows) {
 
 void NextToken::watch_losses(LossWatch watch) {
   hook_.remove();
-  watch_ = std::move(watch);
-  if (!watch_) {
+  losses_ = Tensor();
+  model_.watch_loss_terms(nullptr);
+  if (!watch) {
     return;
   }
   // Beside the loss that the step computes, of the same logits; of logits in parts the module has
-  // the losses themselves.
+  // the losses themselves. The first call is that of the next tokens.
   hook_ = model_.loss().add_hook(
       [this](nn::Module& /*module*/, const Tensors& inputs, Tensors& outputs) {
-        const NoGrad constant;
-        nn::CrossEntropyLoss& loss = model_.loss();
-        if (!inputs[0]) {
-          watch_(detached(outputs[0]), ops::sum(outputs[0]));
+        if (losses_) {
           return;
         }
-        watch_(ops::cross_entropy_rows(inputs[0], inputs[1], loss.ignore_index(),
-                                       loss.takes_classes_of_ranks()),
-               detached(outputs[0]));
+        const NoGrad constant;
+        nn::CrossEntropyLoss& loss = model_.loss();
+        losses_ = !inputs[0] ? detached(outputs[0])
+                             : ops::cross_entropy_rows(inputs[0], inputs[1], loss.ignore_index(),
+                                                       loss.takes_classes_of_ranks());
+      });
+  model_.watch_loss_terms(
+      [this, told = std::move(watch)](std::span<const nn::LossTerm> terms, const Tensor& sum) {
+        told({.losses = std::exchange(losses_, Tensor()),
+              .terms = {terms.begin(), terms.end()},
+              .sum = sum});
       });
 }
 
@@ -155,7 +163,7 @@ StepSums Preferences::sums(const Tensors& rows) {
   const Tensor sum = ops::sum(losses);
   if (watch_) {
     const NoGrad constant;
-    watch_(detached(losses), detached(sum));
+    watch_({.losses = detached(losses), .sum = detached(sum)});
   }
   return {sum, measured_sums(chosen, rejected)};
 }

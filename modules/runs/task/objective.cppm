@@ -50,8 +50,8 @@ class NextToken final : public Objective {
  private:
   nn::LanguageModel& model_;
   const parallel::ParallelPlan& plan_;
-  LossWatch watch_;
   nn::HookHandle hook_;  // of the loss, while it is watched
+  Tensor losses_;        // of the call that is watched
 };
 
 /// Direct preference optimisation (Rafailov et al. 2023), as trl computes it: with the reward of an

@@ -19,9 +19,14 @@ export namespace tessera::runs {
 
 class FrozenCopy;
 
-/// Sees the losses of a micro-batch: of each token [rows, T], or of each row [rows], distributed as
-/// the model computes them. Their sum is `sum`, unless the model adds other terms.
-using LossWatch = std::function<void(const Tensor& losses, const Tensor& sum)>;
+/// The losses of a micro-batch.
+struct WatchedLosses {
+  Tensor
+      losses;  // of each token [rows, T], or of each row [rows], distributed as they are computed
+  std::vector<nn::LossTerm> terms = {};  // what is added to their sum, in this order
+  Tensor sum;                            // the result
+};
+using LossWatch = std::function<void(const WatchedLosses& watched)>;
 
 /// A task on one rank. Model and plan live as long.
 class RankTask {
