@@ -91,17 +91,6 @@ std::string part_of(const Url& url, CURLUPart part, unsigned flags = 0) {
   return there && text != nullptr ? text : "";
 }
 
-/// A URL without what may be a secret.
-std::string shown_url(const std::string& text) {
-  const std::optional<HttpServerName> server = server_of(text);
-  const Url url(curl_url());
-  if (!server || curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK) {
-    return "a URL that cannot be read";
-  }
-  return shown_line(fmt::format("{}://{}{}", server->scheme, part_of(url, CURLUPART_HOST),
-                                part_of(url, CURLUPART_PATH)));
-}
-
 /// Where a redirect from `base` leads. StoreError (wrong_answer): nowhere.
 std::string target_of(const std::string& base, const std::string& location) {
   const Url url(curl_url());
@@ -166,7 +155,9 @@ class Exchange {
     set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(limits.connect_seconds * 1000));
     set(CURLOPT_LOW_SPEED_LIMIT, slowest_bytes);
     set(CURLOPT_LOW_SPEED_TIME, std::max(1L, std::lround(std::ceil(limits.stalled_seconds))));
-    if (!request.take && !request.has_body) {
+    if (request.all_seconds > 0) {
+      set(CURLOPT_TIMEOUT_MS, static_cast<long>(request.all_seconds * 1000));
+    } else if (!request.take && !request.has_body) {
       set(CURLOPT_TIMEOUT_MS, static_cast<long>(limits.answer_seconds * 1000));
     }
     set(CURLOPT_USERAGENT, "tessera");
@@ -197,9 +188,17 @@ class Exchange {
     }
     read_code();
     if (code != CURLE_OK) {
-      throw StoreError(failure_of(code), {.wrong = text_of(code)});
+      const StoreFailure failure = failure_of(code);
+      throw StoreError(failure, {.wrong = text_of(code),
+                                 .advice = failure == StoreFailure::no_rights
+                                               ? "check the address and this machine's clock; "
+                                                 "SSL_CERT_FILE names the certificates of an "
+                                                 "authority of your own"
+                                               : ""});
     }
-    if (is_good(answer_.code) && !begun_) {
+    if (!is_good(answer_.code)) {
+      answer_.body = without_secrets(std::move(answer_.body));  // some servers repeat the request
+    } else if (!begun_) {
       begun_ = true;
       if (request_.begin) {
         request_.begin(answer_);
@@ -253,6 +252,11 @@ class Exchange {
       for (const std::string& line : request_.secret_headers) {
         add_header(line);
       }
+      if (!request_.password.user.empty()) {
+        set(CURLOPT_HTTPAUTH, CURLAUTH_BASIC);
+        set(CURLOPT_USERNAME, request_.password.user.c_str());
+        set(CURLOPT_PASSWORD, request_.password.password.c_str());
+      }
       if (request_.signature) {
         set(CURLOPT_AWS_SIGV4, request_.signature->provider.c_str());
         set(CURLOPT_USERNAME, request_.signature->key.c_str());
@@ -294,6 +298,7 @@ class Exchange {
       const std::string_view value = std::string_view(line).substr(line.find(':') + 1);
       hide(std::string(value.substr(value.rfind(' ') + 1)));
     }
+    hide(request_.password.password);
     if (request_.signature) {
       hide(request_.signature->secret);
       hide(request_.signature->key);
@@ -399,6 +404,16 @@ class Exchange {
 };
 
 }  // namespace
+
+std::string shown_url(const std::string& text) {
+  const std::optional<HttpServerName> server = server_of(text);
+  const Url url(curl_url());
+  if (!server || curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK) {
+    return "a URL that cannot be read";
+  }
+  return shown_line(fmt::format("{}://{}{}", server->scheme, part_of(url, CURLUPART_HOST),
+                                part_of(url, CURLUPART_PATH)));
+}
 
 std::string HttpAnswer::header(const std::string& name) const {
   const auto found = headers.find(name);
@@ -553,6 +568,17 @@ std::optional<std::string> unescaped(std::string_view text) {
 
 bool HttpServerName::is_loopback() const {
   return host == "127.0.0.1" || host == "[::1]" || host == "localhost";
+}
+
+UrlParts parts_of(const std::string& text) {
+  const Url url(curl_url());
+  if (curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK) {
+    return {};
+  }
+  const auto has = [&](CURLUPart part) { return !part_of(url, part).empty(); };
+  return {.scheme = part_of(url, CURLUPART_SCHEME),
+          .has_user = has(CURLUPART_USER) || has(CURLUPART_PASSWORD),
+          .has_query = has(CURLUPART_QUERY) || has(CURLUPART_FRAGMENT)};
 }
 
 std::optional<HttpServerName> server_of(const std::string& text) {

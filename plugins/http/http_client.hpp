@@ -43,6 +43,12 @@ struct AwsSignature {
   std::string secret = {};
 };
 
+/// A user with a password, for servers that ask for that (Basic).
+struct HttpPassword {
+  std::string user = {};  // empty: none
+  std::string password = {};
+};
+
 struct HttpRequest {
   std::string method = "GET";
   std::string url = {};
@@ -51,9 +57,12 @@ struct HttpRequest {
   /// The same, but for who asks: not sent to another server, and not shown.
   std::vector<std::string> secret_headers = {};
   std::optional<AwsSignature> signature = {};
+  HttpPassword password = {};
   std::span<const std::byte> body = {};
   bool has_body = false;  // also of no bytes
   Redirects redirects = Redirects::none;
+  /// Of the whole request; 0: what RequestLimits says.
+  double all_seconds = 0;
   /// Of an answer that is kept; a larger one is an error.
   std::size_t largest_answer = std::size_t{8} << 20;
   /// Called once, before the first byte of an answer of 200 to 299, with its code and headers. What
@@ -85,6 +94,9 @@ class HttpClient {
 void check_answer(const HttpAnswer& answer);
 [[noreturn]] void fail_for(const HttpAnswer& answer);
 
+/// A URL without what may be a secret.
+std::string shown_url(const std::string& url);
+
 /// A text as a part of a URL's path or query; '/' stays where `slashes`.
 std::string escaped(std::string_view text, bool slashes);
 /// The other way round; nothing: a '%' begins no byte.
@@ -100,5 +112,13 @@ struct HttpServerName {
   bool operator==(const HttpServerName& other) const = default;
 };
 std::optional<HttpServerName> server_of(const std::string& url);
+
+/// What a text has where it is a URL with a host.
+struct UrlParts {
+  std::string scheme = {};  // empty: it is none
+  bool has_user = false;    // or a password
+  bool has_query = false;   // or a fragment
+};
+UrlParts parts_of(const std::string& url);
 
 }  // namespace tessera::http

@@ -7,8 +7,9 @@ import tessera.base;
 import tessera.options;
 import tessera.plugin;
 import tessera.sinks;
+import tessera.stores;
 
-#include "http_client.hpp"
+#include "sink_server.hpp"
 
 void register_plugin(tessera::plugin::Registrar& registrar) {
   registrar.add<tessera::sinks::Sink>("otlp", http_sinks::make_otlp_sink);

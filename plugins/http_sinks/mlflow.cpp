@@ -19,8 +19,9 @@
 import tessera.base;
 import tessera.options;
 import tessera.sinks;
+import tessera.stores;
 
-#include "http_client.hpp"
+#include "sink_server.hpp"
 
 namespace http_sinks {
 namespace {
@@ -87,7 +88,7 @@ void add_parameters(const json& value, const std::string& path, json& parameters
 }
 
 /// The text at a path of members in an answer. Error: it is not there.
-std::string text_at(const Answer& answer, const std::vector<std::string>& path) {
+std::string text_at(const SinkAnswer& answer, const std::vector<std::string>& path) {
   const json parsed = json::parse(answer.body, nullptr, false);
   const json* at = &parsed;
   for (const std::string& name : path) {
@@ -110,7 +111,7 @@ class MlflowSink final : public Sink {
 
   void take(std::span<const Event> events) override {
     if (!client_) {
-      client_ = std::make_unique<HttpClient>(thing, server_);
+      client_ = std::make_unique<SinkServer>(thing, server_);
     }
     json metrics = json::array();
     for (const Event& event : events) {
@@ -179,15 +180,15 @@ class MlflowSink final : public Sink {
   std::string find_experiment() {
     constexpr long not_found = 404;
     const std::string path =
-        api + "experiments/get-by-name?experiment_name=" + client_->escaped(experiment_);
-    const Answer answer = client_->request(path, {}, not_found);
+        api + "experiments/get-by-name?experiment_name=" + http::escaped(experiment_, false);
+    const SinkAnswer answer = client_->request(path, {}, not_found);
     if (answer.code != not_found) {
       return text_at(answer, {"experiment", "experiment_id"});
     }
     // Another run may create it now.
     constexpr long bad_request = 400;
-    const Answer made = client_->request(api + "experiments/create",
-                                         json{{"name", experiment_}}.dump(), bad_request);
+    const SinkAnswer made = client_->request(api + "experiments/create",
+                                             json{{"name", experiment_}}.dump(), bad_request);
     return made.code != bad_request
                ? text_at(made, {"experiment_id"})
                : text_at(client_->request(path, {}), {"experiment", "experiment_id"});
@@ -195,7 +196,7 @@ class MlflowSink final : public Sink {
 
   /// A run with this tag; empty: there is none.
   std::string find_run(const std::string& tag, const std::string& value) {
-    const Answer answer = client_->request(
+    const SinkAnswer answer = client_->request(
         api + "runs/search", json{{"experiment_ids", json::array({experiment_id_})},
                                   {"filter", fmt::format("tags.`{}` = '{}'", tag, value)},
                                   {"order_by", json::array({"attributes.start_time DESC"})},
@@ -227,10 +228,10 @@ class MlflowSink final : public Sink {
             {"mlflow.source.name", start.name}}) {
         tags.push_back({{"key", key}, {"value", value}});
       }
-      const Answer made = post("runs/create", {{"experiment_id", experiment_id_},
-                                               {"run_name", name_.empty() ? start.name : name_},
-                                               {"start_time", milliseconds(time)},
-                                               {"tags", tags}});
+      const SinkAnswer made = post("runs/create", {{"experiment_id", experiment_id_},
+                                                   {"run_name", name_.empty() ? start.name : name_},
+                                                   {"start_time", milliseconds(time)},
+                                                   {"tags", tags}});
       run_ = text_at(made, {"run", "info", "run_id"});
     }
   }
@@ -242,14 +243,14 @@ class MlflowSink final : public Sink {
     return run_;
   }
 
-  Answer post(const std::string& path, const json& body) {
+  SinkAnswer post(const std::string& path, const json& body) {
     return client_->request(api + path, body.dump(-1, ' ', false, json::error_handler_t::replace));
   }
 
   ServerOptions server_;
   std::string experiment_;
   std::string name_;
-  std::unique_ptr<HttpClient> client_;
+  std::unique_ptr<SinkServer> client_;
   std::string experiment_id_;
   std::string run_;                 // its id there
   std::optional<json> parameters_;  // that are not sent

@@ -20,8 +20,9 @@
 import tessera.base;
 import tessera.options;
 import tessera.sinks;
+import tessera.stores;
 
-#include "http_client.hpp"
+#include "sink_server.hpp"
 
 namespace http_sinks {
 namespace {
@@ -76,7 +77,7 @@ class OtlpSink final : public Sink {
 
   void take(std::span<const Event> events) override {
     if (!client_) {
-      client_ = std::make_unique<HttpClient>(thing, server_);
+      client_ = std::make_unique<SinkServer>(thing, server_);
     }
     if (const auto* const start = std::get_if<RunStart>(&events.front().content)) {
       start_ = *start;
@@ -88,7 +89,7 @@ class OtlpSink final : public Sink {
     for (std::size_t i = 0; i < signal_count; ++i) {
       // Of events that come again, what was sent is not sent again.
       if (!sent_[i] && !requests[i].is_null()) {
-        const Answer answer = client_->request(
+        const SinkAnswer answer = client_->request(
             paths[i], requests[i].dump(-1, ' ', false, json::error_handler_t::replace));
         look_at(answer);
       }
@@ -99,7 +100,7 @@ class OtlpSink final : public Sink {
 
  private:
   /// A server may refuse a part of what it takes.
-  void look_at(const Answer& answer) {
+  void look_at(const SinkAnswer& answer) {
     const json parsed = json::parse(answer.body, nullptr, false);
     if (!parsed.is_object() || !parsed.contains("partialSuccess") ||
         !parsed["partialSuccess"].is_object()) {
@@ -233,7 +234,7 @@ class OtlpSink final : public Sink {
 
   ServerOptions server_;
   std::string service_;
-  std::unique_ptr<HttpClient> client_;
+  std::unique_ptr<SinkServer> client_;
   RunStart start_;
   double began_ = 0;
   std::array<bool, signal_count> sent_{};

@@ -17,6 +17,7 @@ module tessera.app.commands;
 import tessera.base;
 import tessera.app.base;
 import tessera.text;
+import :stored_paths;
 import :subcommands;
 import :text_commands;
 
@@ -162,7 +163,10 @@ class Conversation {
 
 }  // namespace
 
-int run_chat(const ChatArguments& arguments) {
+int run_chat(const ChatArguments& given) {
+  ChatArguments arguments = given;
+  InputCopies copies;
+  copies.take(arguments.chat_template);
   return use_model(arguments, [&](const text::TextModel& model) {
     Conversation(model, arguments).run();
     return 0;

@@ -40,6 +40,7 @@ import tessera.encoders;
 import tessera.app.base;
 import tessera.app.config;
 import tessera.runs;
+import :stored_paths;
 
 namespace tessera::app {
 namespace {
@@ -236,6 +237,12 @@ std::string write_record(const CheckpointReader& reader, const ExportArguments& 
                          : fmt::format(", without a record of the run ({})", why_not);
 }
 
+/// The files with which readers begin, one of each form, are the last of an export in a store.
+void write_export(const ExportArguments& arguments,
+                  const std::function<void(const fs::path& folder)>& write) {
+  write_place(arguments.folder, {"config.json", "adapter_config.json", "model.gguf"}, write);
+}
+
 std::string text_of(const hub::ModelShape& model) {
   return fmt::format("{}, {} parameters", model.family,
                      format_count(static_cast<double>(model.parameters())));
@@ -254,7 +261,7 @@ std::string export_adapter(const ExportArguments& arguments, const CheckpointRea
   const std::string dtype = arguments.dtype.empty() ? "float32" : arguments.dtype;
   std::size_t tensors = 0;
   std::string record;
-  write_folder(arguments.folder, [&](const fs::path& folder) {
+  write_export(arguments, [&](const fs::path& folder) {
     const std::string base = start_folder(reader);
     tensors =
         hub::write_peft(reader, updates, "model.", base, hub::type_named(dtype), folder.string());
@@ -406,7 +413,7 @@ std::string export_classes(const ExportArguments& arguments, const hub::WholeChe
   const hub::Updates updates = hub::stored_updates(reader.meta(), reader.path());
   const hub::MergedWeights merged(whole.tensors(), updates, "model.");
   std::string with;
-  write_folder(arguments.folder, [&](const fs::path& folder) {
+  write_export(arguments, [&](const fs::path& folder) {
     model.write(merged, folder.string());
     write_card(reader, arguments, folder, model.what);
     const std::string images = encoders::stored_image_processor(reader.meta());
@@ -477,7 +484,7 @@ std::string export_folder(const ExportArguments& arguments) {
   const hub::HubExport named(weights, "", names);
   const ExportSource source = source_of(path);
   ExportedFiles written;
-  write_folder(arguments.folder, [&](const fs::path& folder) {
+  write_export(arguments, [&](const fs::path& folder) {
     written = arguments.gguf ? write_gguf(source, model, named, arguments, folder)
                              : write_hub(source, model, named, arguments, folder);
   });
@@ -523,7 +530,7 @@ std::string export_checkpoint(const ExportArguments& arguments) {
     return export_adapter(arguments, reader, updates, model);
   }
   ExportedFiles written;
-  write_folder(arguments.folder, [&](const fs::path& folder) {
+  write_export(arguments, [&](const fs::path& folder) {
     const hub::HubExport named(merged, "model.", hub::family_of(model), hub::sizes_of(model));
     const auto texts = run_texts(reader);
     const std::string without = texts ? carry_settings(*texts, model) : "";
@@ -550,7 +557,12 @@ std::string export_checkpoint(const ExportArguments& arguments) {
                      written.with, arguments.folder);
 }
 
-int run_checkpoint_export(const ExportArguments& arguments) {
+int run_checkpoint_export(const ExportArguments& given) {
+  ExportArguments arguments = given;
+  InputCopies copies;
+  copies.take_unless_checkpoint(arguments.checkpoint);
+  copies.take(arguments.base, true);
+  copies.take(arguments.merged, true);
   fmt::print("{}", export_checkpoint(arguments));
   return 0;
 }

@@ -30,6 +30,7 @@ import tessera.app.base;
 import tessera.hub;
 import tessera.encoders;
 import tessera.runs;
+import :stored_paths;
 
 // Content of checkpoints and model folders: shown, compared, and written in other formats.
 namespace tessera::app {
@@ -217,7 +218,10 @@ std::string difference_text(const TensorDifference& d) {
 
 }  // namespace
 
-int run_checkpoint_info(const std::string& path, bool json) {
+int run_checkpoint_info(const std::string& given, bool json) {
+  InputCopies copies;
+  std::string path = given;
+  copies.take_unless_checkpoint(path);
   const OpenedTensors opened = open_tensors(path);
   const TensorSource& source = *opened.source;
   const RunStatements run = about(source);
@@ -269,7 +273,12 @@ int run_checkpoint_info(const std::string& path, bool json) {
   return 0;
 }
 
-int run_checkpoint_diff(const DiffArguments& arguments) {
+int run_checkpoint_diff(const DiffArguments& given) {
+  DiffArguments arguments = given;
+  InputCopies copies;
+  copies.take_unless_checkpoint(arguments.first);
+  copies.take_unless_checkpoint(arguments.second);
+  copies.take(arguments.base, true);
   const OpenedTensors first = open_tensors(arguments.first);
   const OpenedTensors second = open_tensors(arguments.second);
   const CompareOptions options{.first_prefix = weights_prefix(first, second),
@@ -306,10 +315,16 @@ int run_checkpoint_diff(const DiffArguments& arguments) {
 }
 
 int run_checkpoint_convert(const ConvertArguments& arguments) {
-  const OpenedTensors from = open_tensors(arguments.from);
+  InputCopies copies;
+  std::string path = arguments.from;
+  copies.take_unless_checkpoint(path);
+  const OpenedTensors from = open_tensors(path);
   const CheckpointFormat& format = checkpoint_format(arguments.format);
   WrittenCounts written;
-  write_folder(arguments.to, [&](const std::filesystem::path& folder) {
+  // With these files readers of the formats begin.
+  const std::vector<std::string> last = {"checkpoint.json", ".metadata",
+                                         "model.safetensors.index.json", "model.safetensors"};
+  write_place(arguments.to, last, [&](const std::filesystem::path& folder) {
     written =
         format.write(*from.source, folder.string(), {.max_file_bytes = arguments.max_file_bytes});
   });

@@ -29,6 +29,7 @@ import :command_tree;
 import :embed;
 import :model;
 import :plugin;
+import :stored_paths;
 import :text_commands;
 import :tools;
 
@@ -75,6 +76,7 @@ class CommandLine {
     add_model_command(app_, chosen);
     add_embed_command(app_, chosen);
     add_plugin_command(app_, chosen, [this]() -> const Tools& { return this->tools(); });
+    check_paths(app_);
   }
 
   /// Throws Error (input) for a word in a command's or sub-command's place that is none.
@@ -638,7 +640,8 @@ class CommandLine {
     out->add_option("PATH", export_.checkpoint,
                     "The folder of a checkpoint or a model folder, or a GGUF file")
         ->required();
-    out->add_option("--to", export_.folder, "The folder to write; it must be new or empty")
+    out->add_option("--to", export_.folder,
+                    "The folder to write, or an address of a store; it must be new or empty")
         ->required();
     out->add_option("--base", export_.base,
                     "Where the base of the checkpoint is now, if it has moved");
@@ -668,7 +671,9 @@ class CommandLine {
                      "A checkpoint, a model folder, a .safetensors file, a folder of "
                      "torch.distributed.checkpoint, or what a plugin's format reads")
         ->required();
-    convert->add_option("--to", convert_.to, "The folder to write; it must be new or empty")
+    convert
+        ->add_option("--to", convert_.to,
+                     "The folder to write, or an address of a store; it must be new or empty")
         ->required();
     convert
         ->add_option("--format", convert_.format,

@@ -13,6 +13,7 @@ import tessera.base;
 import tessera.checkpoint;
 import tessera.app.base;
 import tessera.text;
+import :stored_paths;
 import :subcommands;
 
 namespace tessera::app {
@@ -92,7 +93,11 @@ void print_summary(const text::StoredComparison& comparison, double tolerance) {
 
 }  // namespace
 
-int run_compare(const CompareArguments& arguments) {
+int run_compare(const CompareArguments& given) {
+  CompareArguments arguments = given;
+  InputCopies copies;
+  copies.take(arguments.stored);
+  copies.take(arguments.model, true);
   const SafetensorsFile stored(arguments.stored);
   const text::TextModel model(arguments.model);
   const text::StoredComparison comparison =

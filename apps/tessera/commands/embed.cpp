@@ -28,6 +28,7 @@ import tessera.hub;
 import tessera.encoders;
 import tessera.app.base;
 import :embed;
+import :stored_paths;
 
 namespace tessera::app {
 namespace {
@@ -105,6 +106,8 @@ int run_embed(EmbedArguments arguments) {
   }
   const hub::ModelTokenizer tokenizer =
       hub::folder_tokenizer(arguments.model, "{}", arguments.model);
+  InputCopies copies;
+  copies.take(arguments.texts);
   const std::vector<std::string> texts = read_texts(arguments.texts);
   const auto model = encoders::encoder_from_folder(arguments.model);
   model->train(false);

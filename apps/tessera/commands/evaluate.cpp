@@ -17,6 +17,7 @@ import tessera.base;
 import tessera.app.base;
 import tessera.text;
 import tessera.evaluation;
+import :stored_paths;
 import :subcommands;
 import :text_commands;
 
@@ -150,8 +151,8 @@ std::string table_of_models(const std::vector<Json>& models) {
   return format_table(rows, "");
 }
 
-std::string name_of(const std::vector<std::string>& files) {
-  return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
+std::string name_of(const std::vector<std::string>& files, const InputCopies& copies) {
+  return files.size() == 1 ? copies.named(files[0]) : fmt::format("{} files", files.size());
 }
 
 void ask_tasks(Json& results, const text::TextModel& model, const EvaluateArguments& arguments,
@@ -175,16 +176,17 @@ void ask_tasks(Json& results, const text::TextModel& model, const EvaluateArgume
 }
 
 int evaluate(const text::TextModel& model, const EvaluateArguments& arguments,
-             const std::vector<evaluation::PreparedTask>& tasks, const std::vector<Json>& beside) {
+             const InputCopies& copies, const std::vector<evaluation::PreparedTask>& tasks,
+             const std::vector<Json>& beside) {
   Json results = Json::array();
   if (!arguments.text.empty()) {
     results.push_back(
-        result_of("perplexity", name_of(arguments.text),
+        result_of("perplexity", name_of(arguments.text, copies),
                   text::text_perplexity(model, arguments.text, arguments.perplexity)));
   }
   if (!arguments.jsonl.empty()) {
     results.push_back(
-        result_of("perplexity of records", name_of(arguments.jsonl),
+        result_of("perplexity of records", name_of(arguments.jsonl, copies),
                   text::record_perplexity(model, arguments.jsonl, arguments.chat_template,
                                           arguments.perplexity)));
   }
@@ -194,7 +196,8 @@ int evaluate(const text::TextModel& model, const EvaluateArguments& arguments,
   text::QuestionOptions asked = arguments.asked;
   asked.shots = arguments.shots.value_or(0);
   for (const std::string& file : arguments.questions) {
-    add_results(results, file, text::ask(model, text::read_questions(file), examples, asked));
+    add_results(results, copies.named(file),
+                text::ask(model, text::read_questions(file), examples, asked));
   }
   ask_tasks(results, model, arguments, tasks);
   if (!model.copies().is_first()) {
@@ -219,7 +222,8 @@ int evaluate(const text::TextModel& model, const EvaluateArguments& arguments,
 
 }  // namespace
 
-int run_evaluate(const EvaluateArguments& arguments) {
+int run_evaluate(const EvaluateArguments& given) {
+  EvaluateArguments arguments = given;
   if (arguments.text.empty() && arguments.jsonl.empty() && arguments.questions.empty() &&
       arguments.tasks.empty()) {
     fail_input({.thing = "evaluate",
@@ -231,6 +235,16 @@ int run_evaluate(const EvaluateArguments& arguments) {
     fail_input({.thing = "--format",
                 .wrong = "it does not contain {question}, so every prompt would be the same",
                 .got = shown(arguments.asked.format, 60)});
+  }
+  InputCopies copies;
+  for (std::vector<std::string>* files :
+       {&arguments.text, &arguments.jsonl, &arguments.questions, &arguments.beside}) {
+    copies.take(*files);
+  }
+  copies.take_tasks(arguments.tasks);
+  for (std::string* path :
+       {&arguments.task_data, &arguments.shots_from, &arguments.chat_template}) {
+    copies.take(*path);
   }
   evaluation::TaskChat chat = arguments.chat;
   chat.template_file = arguments.chat_template;
@@ -247,7 +261,7 @@ int run_evaluate(const EvaluateArguments& arguments) {
     beside.push_back(results_in(file));
   }
   return use_model(arguments, [&](const text::TextModel& model) {
-    return evaluate(model, arguments, tasks, beside);
+    return evaluate(model, arguments, copies, tasks, beside);
   });
 }
 

@@ -14,6 +14,7 @@ module tessera.app.commands;
 
 import tessera.base;
 import tessera.text;
+import :stored_paths;
 import :subcommands;
 import :text_commands;
 
@@ -124,7 +125,10 @@ int generate_texts(const text::TextModel& model, const GenerateArguments& argume
 
 }  // namespace
 
-int run_generate(const GenerateArguments& arguments) {
+int run_generate(const GenerateArguments& given) {
+  GenerateArguments arguments = given;
+  InputCopies copies;
+  copies.take(arguments.prompts);
   if (arguments.prompt.empty() && arguments.prompts.empty()) {
     fail_input({.thing = "generate",
                 .wrong = "there is no prompt",

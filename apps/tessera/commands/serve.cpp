@@ -11,6 +11,7 @@ import tessera.coded;
 import tessera.hub;
 import tessera.text;
 import tessera.app.server;
+import :stored_paths;
 import :subcommands;
 import :text_commands;
 
@@ -40,6 +41,11 @@ int run_serve(const ServeArguments& given) {
   const stores::LocalInput local(arguments.model, {.choose = hub::leave_out_other_formats});
   arguments.model = local.path();
   ServeOptions options = arguments.options;
+  InputCopies copies;
+  copies.take(options.chat_template);
+  for (auto& [name, folder] : options.adapters.named) {
+    copies.take(folder, true);
+  }
   if (!arguments.token_file.empty()) {
     options.token = read_token(arguments.token_file);
   }

@@ -12,11 +12,18 @@ module tessera.runs;
 
 import tessera.base;
 import tessera.plugin;
+import tessera.stores;
 
 namespace tessera::runs {
 
 void use_plugins(std::vector<std::string> paths) {
   for (std::string& path : paths) {
+    if (stores::is_address(path)) {
+      fail_input({.thing = fmt::format("plugin {}", path),
+                  .wrong = "this is no place of a store for this key (expected a path: code is run "
+                           "from files of this machine only)",
+                  .advice = "copy the file to this machine"});
+    }
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) {
       fail_input(

@@ -1,11 +1,11 @@
 // What the sinks of this plugin share: requests to one server, within limits of time and size.
-// Included after the imports of tessera.base, tessera.options and tessera.sinks.
+// Included after the imports of tessera.base, tessera.options, tessera.sinks and tessera.stores.
 #pragma once
-#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
+
+#include "../http/http_client.hpp"
 
 namespace http_sinks {
 
@@ -24,30 +24,32 @@ ServerOptions read_server_options(tessera::PluginOptions& options, const std::st
 /// Error (input): the token cannot be read.
 void check_token(const std::string& thing, const ServerOptions& options);
 
-struct Answer {
+/// What a server has answered.
+struct SinkAnswer {
   long code = 0;
   std::string body = {};
 };
 
 /// Sends to one server. Redirects are not followed, and answers are bounded.
-class HttpClient {
+class SinkServer {
  public:
-  HttpClient(std::string thing, ServerOptions options);
-  ~HttpClient();
-  HttpClient(const HttpClient&) = delete;
-  HttpClient& operator=(const HttpClient&) = delete;
+  SinkServer(std::string thing, const ServerOptions& options);
 
   /// The answer to JSON that is sent, or without it to a request to get something: one of 200 to
   /// 299, or `expected`. Throws UnavailableError for what may pass (no connection, no time, 408,
   /// 429, 5xx), Error for the rest, without the token.
-  Answer request(const std::string& path, const std::optional<std::string>& json,
-                 long expected = 200);
-  /// As a part of a URL.
-  std::string escaped(const std::string& text) const;
+  SinkAnswer request(const std::string& path, const std::optional<std::string>& json,
+                     long expected = 200);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  [[noreturn]] void fail_for(const std::string& url,
+                             const tessera::stores::StoreError& error) const;
+
+  std::string thing_;
+  std::string url_;
+  std::string user_;
+  std::string token_;
+  tessera::http::HttpClient client_;
 };
 
 std::unique_ptr<tessera::sinks::Sink> make_otlp_sink(tessera::PluginOptions& options);
