@@ -59,27 +59,41 @@ SpikeDetector::SpikeDetector(double over) : over_(over) {
 }
 
 std::optional<Spike> SpikeDetector::spike(const StepResult& step) const {
-  std::optional<Spike> found = spike_of("loss", step.loss, losses_, over_);
-  return found ? found : spike_of("grad_norm", step.grad_norm, norms_, over_);
+  std::optional<Spike> found = spike_of("loss", step.loss, usual_.losses, over_);
+  return found ? found : spike_of("grad_norm", step.grad_norm, usual_.norms, over_);
 }
 
 void SpikeDetector::add(const StepResult& step) {
-  if (!spike(step)) {
-    keep(losses_, step.loss);
-    keep(norms_, step.grad_norm);
+  const bool is_spike = spike(step).has_value();
+  if (is_spike && !(std::isfinite(step.loss) && std::isfinite(step.grad_norm))) {
+    spikes_ = {};  // nothing that stays
+    return;
+  }
+  if (!is_spike) {
+    spikes_ = {};
+  }
+  Numbers& numbers = is_spike ? spikes_ : usual_;
+  keep(numbers.losses, step.loss);
+  keep(numbers.norms, step.grad_norm);
+  if (spikes_.losses.size() == stays) {
+    usual_ = std::exchange(spikes_, {});
   }
 }
 
 std::string SpikeDetector::state() const {
-  return json_text(nlohmann::json{{"losses", losses_}, {"norms", norms_}});
+  nlohmann::json state = {{"losses", usual_.losses}, {"norms", usual_.norms}};
+  if (!spikes_.losses.empty()) {
+    state["spikes"] = {{"losses", spikes_.losses}, {"norms", spikes_.norms}};
+  }
+  return json_text(state);
 }
 
 void SpikeDetector::load(const std::string& state) {
   const nlohmann::json json = parse_json(state, false);
-  const auto read = [&](const char* name) {
+  const auto read = [](const nlohmann::json& from, const char* name) {
     std::vector<double> values;
-    const bool is_list = json.is_object() && json.contains(name) && json[name].is_array();
-    for (const nlohmann::json& one : is_list ? json[name] : nlohmann::json::array()) {
+    const bool is_list = from.is_object() && from.contains(name) && from[name].is_array();
+    for (const nlohmann::json& one : is_list ? from[name] : nlohmann::json::array()) {
       values.push_back(one.is_number() ? one.get<double>() : NAN);
     }
     if (!is_list || values.size() > window ||
@@ -91,9 +105,12 @@ void SpikeDetector::load(const std::string& state) {
     }
     return values;
   };
-  std::vector<double> losses = read("losses");
-  norms_ = read("norms");
-  losses_ = std::move(losses);
+  const auto numbers = [&](const nlohmann::json& from) {
+    return Numbers{.losses = read(from, "losses"), .norms = read(from, "norms")};
+  };
+  Numbers usual = numbers(json);
+  spikes_ = json.contains("spikes") ? numbers(json["spikes"]) : Numbers();
+  usual_ = std::move(usual);
 }
 
 }  // namespace tessera

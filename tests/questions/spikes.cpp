@@ -63,13 +63,41 @@ TEST_CASE("before there are 16 steps, only numbers that are not finite are spike
 TEST_CASE("spikes are no part of what is usual, and old steps are forgotten") {
   SpikeDetector detector = trained();
   for (int i = 0; i < 50; ++i) {
-    detector.add(step_of(100));
+    detector.add(step_of(i % 11 == 10 ? 2 : 100));  // ten in turn
   }
   CHECK(detector.spike(step_of(100)));
   for (int i = 0; i < 100; ++i) {
     detector.add(step_of(1));
   }
   CHECK(detector.spike(step_of(2)));
+}
+
+TEST_CASE("what stays is no spike") {
+  SpikeDetector detector = trained();
+  const auto stay = [&](int steps) {
+    for (int i = 0; i < steps; ++i) {
+      CHECK(detector.spike(step_of(2, 50)));
+      detector.add(step_of(2, 50));
+    }
+  };
+  stay(11);
+  detector.add(step_of(2, 1));  // not in turn
+  stay(11);
+  detector.add(step_of(2, std::nan("")));  // this never becomes usual
+  stay(11);
+  // A detector that continues goes on where this one is.
+  SpikeDetector other(4);
+  other.load(detector.state());
+  for (SpikeDetector* const one : {&detector, &other}) {
+    one->add(step_of(2, 50));
+    CHECK_FALSE(one->spike(step_of(2, 50)));
+    for (std::size_t i = SpikeDetector::stays; i < SpikeDetector::least; ++i) {
+      CHECK_FALSE(one->spike(step_of(2, 5000)));  // too few are known
+      one->add(step_of(2, 50));
+    }
+    CHECK(one->spike(step_of(2, 5000)));
+    CHECK_FALSE(one->spike(step_of(2, 1)));
+  }
 }
 
 TEST_CASE("a detector continues from its text, and refuses others") {
@@ -80,7 +108,8 @@ TEST_CASE("a detector continues from its text, and refuses others") {
   CHECK(other.spike(step_of(3)));
   for (const char* const text :
        {"", "[]", "{}", R"({"losses": [1]})", R"({"losses": [null], "norms": []})",
-        R"({"losses": 3, "norms": []})"}) {
+        R"({"losses": 3, "norms": []})", R"({"losses": [], "norms": [], "spikes": 1})",
+        R"({"losses": [], "norms": [], "spikes": {"losses": [1], "norms": ["a"]}})"}) {
     INFO(text);
     has(input_error([&] { other.load(text); }), "finite numbers");
   }
