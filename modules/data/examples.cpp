@@ -27,6 +27,7 @@ module tessera.data;
 import tessera.base;
 import tessera.tokenize;
 import :records;
+import :token_rows;
 
 namespace tessera::data {
 namespace {
@@ -43,8 +44,8 @@ using Written = std::vector<std::string_view>;  // messages
   constexpr std::size_t most = 8;
   names.resize(std::min(names.size(), most));
   fail_input({.wrong = "the record is of no kind",
-              .expected = "'messages', 'prompt' and 'completion', 'text', or 'chosen' and "
-                          "'rejected'",
+              .expected = "'messages', 'prompt' and 'completion', 'text', 'chosen' and "
+                          "'rejected', or 'input_ids'",
               .got = names.empty() ? "no members" : join_words(names)});
 }
 
@@ -53,8 +54,12 @@ RecordKind kind(const Json& record, bool compares) {
   const bool text = record.contains("text");
   const bool completion = record.contains("completion");
   const bool answers = record.contains("chosen") || record.contains("rejected");
-  if (text + completion + (messages || answers) > 1) {
+  const bool tokens = record.contains("input_ids");
+  if (text + completion + tokens + (messages || answers) > 1) {
     refuse_kind(record);
+  }
+  if (tokens) {
+    return RecordKind::tokens;
   }
   if (answers && (compares || !messages)) {
     return RecordKind::preference;
@@ -131,6 +136,7 @@ std::string_view name_of(RecordKind kind) {
   return kind == RecordKind::conversation ? "messages"
          : kind == RecordKind::completion ? "prompt and completion"
          : kind == RecordKind::preference ? "chosen and rejected"
+         : kind == RecordKind::tokens     ? "input_ids"
                                           : "text";
 }
 
@@ -227,6 +233,8 @@ Example ExampleMaker::make(std::string_view record) const {
       out = state_->whole(text_of(record));
       out.unread = unread_members(json, {"text"});
       return out;
+    case RecordKind::tokens:
+      return example_of_tokens(json, texts().tokenizer().tokenizer->vocab_size(), state_->train_on);
     case RecordKind::preference:
       fail_input({.wrong = "the record compares answers ('chosen' and 'rejected')",
                   .expected = "an answer to learn",

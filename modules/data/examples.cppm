@@ -34,8 +34,9 @@ enum class RecordKind : std::uint8_t {
   completion,    // prompt and completion as texts
   text,          // text
   preference,    // chosen and rejected, with prompt: as texts, or as lists of messages
+  tokens,        // input_ids, with labels and attention_mask where there are
 };
-/// "messages", "prompt and completion", "text", "chosen and rejected".
+/// "messages", "prompt and completion", "text", "chosen and rejected", "input_ids".
 std::string_view name_of(RecordKind kind);
 
 /// A document as tokens.
@@ -86,8 +87,8 @@ class ExampleMaker {
   /// preference; its messages do not alternate, or end with a question; an answer is empty; a
   /// message writes a special token; the template does not write what the record says, writes no
   /// token that ends an answer, or special tokens that the tokenizer does not have; the first token
-  /// of a completion begins in the prompt and there is no other; those of ChatTemplate and of
-  /// TextEncoder.
+  /// of a completion begins in the prompt and there is no other; tokens that the tokenizer does not
+  /// have, or with labels of others; those of ChatTemplate and of TextEncoder.
   Example make(std::string_view record) const;
 
   /// The tokens of a preference. Only its answers are trained. A record without `prompt` has

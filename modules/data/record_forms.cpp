@@ -260,7 +260,7 @@ const std::vector<std::string>& RecordForms::names() {
   static const std::vector<std::string> all = {
       "messages", "prompt", "completion",  "text",  "image",   "label",         "chosen",
       "rejected", "tools",  "system",      "role",  "content", "conversations", "history",
-      "input",    "output", "instruction", "words", "labels"};
+      "input",    "output", "instruction", "words", "labels",  "input_ids",     "attention_mask"};
   return all;
 }
 
@@ -274,7 +274,7 @@ std::string RecordForms::standard(std::string_view record) const {
   }
   Members members(record);
   MessageNames names;
-  const std::set<std::string> optional = {"tools", "system", "history", "input"};
+  const std::set<std::string> optional = {"tools", "system", "history", "input", "attention_mask"};
   std::map<std::string, std::string> renamed;
   for (const auto& [name, column] : columns_) {
     if (name == "role" || name == "content") {

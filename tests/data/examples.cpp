@@ -536,6 +536,51 @@ TEST_CASE("data sets that have other members beside messages are read") {
   CHECK(maker()->make_preference(pairs).chosen.ids == maker()->make(chat(messages)).ids);
 }
 
+TEST_CASE("tokens are trained as their labels say, without what the mask leaves out") {
+  const auto of = [](const std::string& record, TrainOn train_on = TrainOn::answers) {
+    const Example made = maker("", train_on)->make(record);
+    std::vector<int> trained(made.trained.begin(), made.trained.end());
+    return std::pair(std::vector<int>(made.ids.begin(), made.ids.end()), trained);
+  };
+  using Both = std::pair<std::vector<int>, std::vector<int>>;
+  CHECK(of(R"({"input_ids": [5, 6, 7]})") == Both{{5, 6, 7}, {1, 1, 1}});
+  const std::string labelled =
+      R"("input_ids": [5, 6, 7, 0, 0], "labels": [-100, 6, 7, -100, -100])";
+  CHECK(of("{" + labelled + "}") == Both{{5, 6, 7, 0, 0}, {0, 1, 1, 0, 0}});
+  CHECK(of("{" + labelled + R"(, "attention_mask": [1, 1, 1, 0, 0]})") ==
+        Both{{5, 6, 7}, {0, 1, 1}});
+  CHECK(of("{" + labelled + R"(, "attention_mask": [1, 1, 1, 0, 0]})", TrainOn::all) ==
+        Both{{5, 6, 7}, {1, 1, 1}});
+  CHECK(of(R"({"input_ids": [0, 0, 5, 6], "attention_mask": [0, 0, 1, 1]})") ==
+        Both{{5, 6}, {1, 1}});
+  CHECK(maker()->make(R"({"input_ids": [5, 6], "token_type_ids": [0, 0]})").unread ==
+        std::set<std::string>{"token_type_ids"});
+
+  const auto refused = [](const std::string& members, const std::string& words) {
+    INFO(members);
+    CHECK_THAT(refusal("{" + members + "}"), Contains(words));
+  };
+  const std::string ids = R"("input_ids": [5, 6, 7], )";
+  refused(R"("input_ids": [])", "'input_ids' is empty");
+  refused(R"("input_ids": 5)", "'input_ids' is not a list of whole numbers");
+  refused(R"("input_ids": [5, 6.5])", "'input_ids[1]' is not a whole number");
+  refused(R"("input_ids": [5, "6"])", "'input_ids[1]' is not a whole number");
+  refused(R"("input_ids": [5, -1])", "'input_ids[1]' is no token of the tokenizer (expected 0 to ");
+  refused(R"("input_ids": [5, 18446744073709551615])", "'input_ids[1]' is no token");
+  refused(R"("input_ids": [5, 100000])", "got 100000");
+  refused(ids + R"("labels": [5, 6])", "'labels' is not as long as 'input_ids' (expected 3");
+  refused(ids + R"("labels": null)", "'labels' is not a list of whole numbers");
+  refused(ids + R"("labels": [6, 7, -100])",
+          "'labels[0]' is another token than 'input_ids' has there; labels are not moved by a "
+          "place (expected 5, or -100: not trained, got 6)");
+  refused(ids + R"("attention_mask": [1, 0, 1])", "'attention_mask' is not 1 for all tokens but");
+  refused(ids + R"("attention_mask": [0, 0, 0])", "'attention_mask' is not 1");
+  refused(ids + R"("attention_mask": [1, 1, 2])", "'attention_mask' is not 1");
+  refused(ids + R"("labels": [5, 6, 7], "attention_mask": [1, 1, 0])",
+          "'labels[2]' is of a token that 'attention_mask' leaves out (expected -100, got 7)");
+  refused(ids + R"("text": "a")", "the record is of no kind");
+}
+
 TEST_CASE("records that are of no kind are refused") {
   CHECK_THAT(refusal("[1]"), Contains("not a JSON object"));
   CHECK_THAT(refusal("{\"a\": 1}"), Contains("the record is of no kind"));

@@ -27,8 +27,8 @@ std::vector<Key> source_keys() {
        .slot = field<s, &D::jsonl>,
        .doc = "Instead of `text`: files of records, a JSON object in each line, or folders and "
               "patterns of them ([data.md](data.md)): conversations (`messages`), `prompt` and "
-              "`completion`, `text`, `prompt`, `chosen` and `rejected`, `text` or `image` and "
-              "`label`, or "
+              "`completion`, `text`, `prompt`, `chosen` and `rejected`, `input_ids`, `text` or "
+              "`image` and `label`, or "
               "`words` and `labels`. Files of other formats are read where a plugin is a source of "
               "them: `.parquet`, `.arrow` ([sources.md](sources.md)).",
        .is_path = true,
