@@ -90,7 +90,8 @@ TEST_CASE("a run with keys and a token leaves them nowhere") {
   const std::string secret = place.bucket.state.secret;
   const std::string run =
       "train run.toml model.from=hf:owner/name/model 'data.text=[\"hf:owner/name/text\"]' "
-      "checkpoint.folder=s3://bucket/run log.metrics=b.jsonl log.blackbox=box log.tensorboard=board trace.file=t.json "
+      "checkpoint.folder=s3://bucket/run log.metrics=b.jsonl log.blackbox=box "
+      "log.tensorboard=board trace.file=t.json "
       "sinks='[{sink=command,options={command=[sh,-c,\"cat > events.jsonl\"]}}]' ";
   place.token = "hf_hunter2";
   place.tell(run);
@@ -99,9 +100,20 @@ TEST_CASE("a run with keys and a token leaves them nowhere") {
   CHECK(refused.code != 0);
   place.hub.state.token = "hf_hunter2";
   place.tell("checkpoint export s3://bucket/run/step-00000006 --to s3://bucket/out");
-  place.bucket.state.secret = "another";
+  // Servers that repeat what they were sent.
+  place.hub.state.fault = [](const Request& request, Reply& reply) {
+    reply = {.code = 403, .body = request.head};
+  };
+  const CommandAnswer repeated = place.ask(run + "train.steps=8");
+  CHECK(repeated.code != 0);
+  place.bucket.state.before = [](const Request& request) {
+    return std::optional(Reply{
+        .code = 403,
+        .body = "<Error><Code>AccessDenied</Code><Message>" + request.head + "</Message></Error>"});
+  };
   const CommandAnswer wrong_key = place.ask("checkpoint info s3://bucket/run/step-00000006");
   CHECK(wrong_key.code != 0);
+  place.bucket.state.before = [](const Request&) { return std::optional<Reply>(); };
   const auto hides = [&](const std::string& name, const std::string& bytes) {
     INFO(name);
     CHECK(bytes.find("hunter2") == std::string::npos);
@@ -109,6 +121,7 @@ TEST_CASE("a run with keys and a token leaves them nowhere") {
     CHECK(name.find("hunter2") == std::string::npos);
   };
   hides("refused", refused.out + refused.error);
+  hides("repeated", repeated.out + repeated.error);
   hides("wrong key", wrong_key.out + wrong_key.error);
   CHECK(place.names_below().size() > 20);
   for (const std::string& name : place.names_below()) {
