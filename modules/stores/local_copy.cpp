@@ -274,7 +274,7 @@ std::string content_of(const Address& address, const NamedObjects& named) {
     const std::string framed = fmt::format("{}:{}", text.size(), text);
     hash.add(std::as_bytes(std::span(framed)));
   };
-  add(address.text());
+  add(fmt::format("{}:{}", address.scheme(), address.rest()));  // hf://x is hf:x
   for (const auto& [name, facts] : named.objects) {
     add(name);
     add(fmt::format("{}", facts.size));

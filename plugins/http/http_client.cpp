@@ -570,7 +570,7 @@ bool HttpServerName::is_loopback() const {
   return host == "127.0.0.1" || host == "[::1]" || host == "localhost";
 }
 
-UrlParts parts_of(const std::string& text) {
+AddressParts parts_of(const std::string& text) {
   const Url url(curl_url());
   if (curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK) {
     return {};

@@ -44,7 +44,7 @@ struct AwsSignature {
 };
 
 /// A user with a password, for servers that ask for that (Basic).
-struct HttpPassword {
+struct HttpAccount {
   std::string user = {};  // empty: none
   std::string password = {};
 };
@@ -57,7 +57,7 @@ struct HttpRequest {
   /// The same, but for who asks: not sent to another server, and not shown.
   std::vector<std::string> secret_headers = {};
   std::optional<AwsSignature> signature = {};
-  HttpPassword password = {};
+  HttpAccount password = {};
   std::span<const std::byte> body = {};
   bool has_body = false;  // also of no bytes
   Redirects redirects = Redirects::none;
@@ -114,11 +114,11 @@ struct HttpServerName {
 std::optional<HttpServerName> server_of(const std::string& url);
 
 /// What a text has where it is a URL with a host.
-struct UrlParts {
+struct AddressParts {
   std::string scheme = {};  // empty: it is none
   bool has_user = false;    // or a password
   bool has_query = false;   // or a fragment
 };
-UrlParts parts_of(const std::string& url);
+AddressParts parts_of(const std::string& url);
 
 }  // namespace tessera::http

@@ -57,7 +57,7 @@ ServerOptions read_server_options(PluginOptions& options, const std::string& url
   server.user = options.text("user", "");
   options.document("user", "With a user, the token is the password; else it is a bearer token.");
   constexpr std::size_t longest_url = 2048;
-  const http::UrlParts parts = http::parts_of(server.url);
+  const http::AddressParts parts = http::parts_of(server.url);
   if (server.url.size() >= longest_url || (parts.scheme != "http" && parts.scheme != "https")) {
     options.refuse("url must begin with http:// or https:// and a host");
   }

@@ -423,6 +423,20 @@ TEST_CASE("a token comes from the environment or a file, and is in no error") {
     has(error, "Bearer ***");
     CHECK(error.find(token) == std::string::npos);
   }
+  {
+    // Wherever the answer is cut, no part of the token is left.
+    const std::string repeated = "bad: " + token;
+    for (std::size_t before = 280; before < 300; ++before) {
+      const HttpServer other([&](const Request&) {
+        return Reply{.code = 403, .body = std::string(before, 'x') + repeated};
+      });
+      const auto sink =
+          sink_of("mlflow", {{"url", other.url()}, {"token_env", "TESSERA_TEST_TOKEN"}});
+      const std::string error = problem_of([&] { sink->take(events); });
+      has(error, "answers 403: xxx");
+      CHECK(error.find(token.substr(0, 4)) == std::string::npos);
+    }
+  }
   const auto with_user = sink_of(
       "mlflow", {{"url", server.url()}, {"user", "me"}, {"token_env", "TESSERA_TEST_TOKEN"}});
   static_cast<void>(problem_of([&] { with_user->take(events); }));

@@ -15,11 +15,27 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
+using tessera::testing::CommandAnswer;
+using tessera::testing::read_file;
 using tessera::testing::StoredPlace;
 
 /// What is asked for: no plugin has this scheme.
 const std::string address = "gs:owner/name";
 const std::string refused = "s3://bucket/x";
+
+/// Addresses with secrets, which are refused without showing them.
+const std::string with_secrets[] = {"https://me:hunter2@127.0.0.1:1/x", "s3://hunter2@bucket/x",
+                                    "https://127.0.0.1:1/x?token=hunter2",
+                                    "https://127.0.0.1:1/x?X-Amz-Signature=hunter2&X-Amz-Date=1"};
+
+/// A command that refuses an address with a secret shows nothing of it.
+void check_hides(const StoredPlace& place, const std::string& words) {
+  const CommandAnswer answer = place.ask(words);
+  INFO(words << "\n" << answer.out << answer.error);
+  CHECK(answer.code == 2);
+  CHECK((answer.out + answer.error).find("hunter2") == std::string::npos);
+  CHECK_THAT(answer.error, Contains("error: "));
+}
 
 std::string without_backslashes(std::string text) {
   std::erase(text, '\\');
@@ -166,6 +182,7 @@ TEST_CASE("each option of a command takes an address of a store, or refuses it w
     CHECK(options.contains(option));
   }
   int refusals = 0;
+  std::size_t secrets = 0;
   for (const std::string& option : options) {
     const std::string name = option.substr(option.rfind(' ') + 1);
     INFO(option);
@@ -175,12 +192,15 @@ TEST_CASE("each option of a command takes an address of a store, or refuses it w
     if (const auto found = taken.find(option); found != taken.end()) {
       const std::string error = place.refusal(with(found->second, address));
       CHECK_THAT(error, Contains("no plugin knows the scheme 'gs'") && Contains(address));
+      check_hides(place, with(found->second, "'" + with_secrets[secrets++ % 4] + "'"));
       continue;
     }
     const std::string option_words = name.starts_with("--") ? " " + name + " " : " ";
     const std::string error = place.refusal(words_before(option) + option_words + refused);
     CHECK_THAT(error, Contains(name) && Contains(refused + " is an address of a store") &&
                           Contains("write ./s3://bucket/x"));
+    check_hides(place,
+                words_before(option) + option_words + "'" + with_secrets[secrets++ % 4] + "'");
     ++refusals;
   }
   CHECK(refusals > 40);
@@ -237,8 +257,12 @@ TEST_CASE("each key of a config takes an address of a store, or refuses it with 
         key == "data.jsonl" || key == "data.tokens" || key == "data.sources" || key == "data.text";
     std::string words = is_data ? "train run.toml " : "train run.toml 'data.text=[\"text.txt\"]' ";
     words += beside.contains(key) ? beside.at(key) : "";
-    words.append("'").append(key).append("=").append(value).append("'");
-    const std::string error = place.refusal(words);
+    const std::string first = words + "'" + key + "=";
+    const std::string error = place.refusal(first + value + "'");
+    for (const std::string& secret : with_secrets) {
+      std::string other = value;
+      check_hides(place, first + other.replace(other.find(address), address.size(), secret) + "'");
+    }
     CHECK_THAT(error, Contains(key) && Contains(address));
     CHECK_THAT(error, read.contains(key) ? Contains("no plugin knows the scheme 'gs'")
                                          : Contains("no place of a store for this key"));
@@ -246,4 +270,9 @@ TEST_CASE("each key of a config takes an address of a store, or refuses it with 
   CHECK(std::ranges::includes(tried, read));
   CHECK(tried.size() > read.size() + 5);
   CHECK(!fs::exists(place / "gs:owner"));
+  for (const std::string& name : place.names_below()) {
+    INFO(name);
+    CHECK((!fs::is_regular_file(place / name) ||
+           read_file(place / name).find("hunter2") == std::string::npos));
+  }
 }

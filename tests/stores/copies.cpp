@@ -81,6 +81,17 @@ class CopyEnvironment : public Folder {
 
 }  // namespace
 
+TEST_CASE("hf:x and hf://x name one copy") {
+  CopyEnvironment env;
+  const LocalCopy first = fetch(Address("hf:owner/name/data"), env.rules);
+  const std::size_t before = env.requests_of_files();
+  const LocalCopy second = fetch(Address("hf://owner/name/data"), env.rules);
+  CHECK(second.path() == first.path());
+  CHECK(second.content() == first.content());
+  CHECK(second.fetched() == 0);
+  CHECK(env.requests_of_files() - before <= 2);  // whether the address is a file
+}
+
 TEST_CASE("a copy has the files of the address, and is not fetched twice") {
   CopyEnvironment env;
   const LocalCopy all = fetch(Address("hf:owner/name"), env.rules);

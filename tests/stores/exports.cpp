@@ -84,6 +84,75 @@ TEST_CASE("an export that ends before its end is none, and the next one complete
   FAIL("it never succeeded");
 }
 
+TEST_CASE("a run with keys and a token leaves them nowhere") {
+  StoredPlace place;
+  place.hub.state.token = "hf_hunter2";
+  const std::string secret = place.bucket.state.secret;
+  const std::string run =
+      "train run.toml model.from=hf:owner/name/model 'data.text=[\"hf:owner/name/text\"]' "
+      "checkpoint.folder=s3://bucket/run log.metrics=b.jsonl log.blackbox=box "
+      "log.tensorboard=board trace.file=t.json "
+      "sinks='[{sink=command,options={command=[sh,-c,\"cat > events.jsonl\"]}}]' ";
+  place.token = "hf_hunter2";
+  place.tell(run);
+  place.hub.state.token = "hf_another";
+  const CommandAnswer refused = place.ask(run + "train.steps=8");
+  CHECK(refused.code != 0);
+  place.hub.state.token = "hf_hunter2";
+  place.tell("checkpoint export s3://bucket/run/step-00000006 --to s3://bucket/out");
+  // Servers that repeat what they were sent.
+  place.hub.state.fault = [](const Request& request, Reply& reply) {
+    reply = {.code = 403, .body = request.head};
+  };
+  const CommandAnswer repeated = place.ask(run + "train.steps=8");
+  CHECK(repeated.code != 0);
+  place.bucket.state.before = [](const Request& request) {
+    return std::optional(Reply{
+        .code = 403,
+        .body = "<Error><Code>AccessDenied</Code><Message>" + request.head + "</Message></Error>"});
+  };
+  const CommandAnswer wrong_key = place.ask("checkpoint info s3://bucket/run/step-00000006");
+  CHECK(wrong_key.code != 0);
+  place.bucket.state.before = [](const Request&) { return std::optional<Reply>(); };
+  const auto hides = [&](const std::string& name, const std::string& bytes) {
+    INFO(name);
+    CHECK(bytes.find("hunter2") == std::string::npos);
+    CHECK(bytes.find(secret) == std::string::npos);
+    CHECK(name.find("hunter2") == std::string::npos);
+  };
+  hides("refused", refused.out + refused.error);
+  hides("repeated", repeated.out + repeated.error);
+  hides("wrong key", wrong_key.out + wrong_key.error);
+  CHECK(place.names_below().size() > 20);
+  for (const std::string& name : place.names_below()) {
+    if (std::filesystem::is_regular_file(place / name)) {
+      hides(name, read_file(place / name));
+    }
+  }
+  for (const auto& [name, bytes] : place.bucket.state.objects) {
+    hides(name, bytes);
+  }
+}
+
+TEST_CASE("a search for a layout asks a store once, however many candidates it has") {
+  StoredPlace place;
+  const std::string search =
+      "plan run.toml model.from=hf:owner/name/model 'data.text=[\"hf:owner/name/text\"]' "
+      "--search --ranks 2 --hardware rates.toml";
+  place.tell(
+      "plan run.toml model.from=hf:owner/name/model 'data.text=[\"hf:owner/name/text\"]' "
+      "--save-hardware rates.toml");
+  const auto lists = [&] {
+    const std::lock_guard guard(place.hub.state.guard);
+    return std::ranges::count_if(place.hub.state.seen, [](const std::string& path) {
+      return path.find("/tree/") != std::string::npos;
+    });
+  };
+  const auto before = lists();
+  place.tell(search);
+  CHECK(lists() - before <= 4);  // the model and the data, and whether they are a file
+}
+
 TEST_CASE("files that are not of an export are neither taken for it nor removed") {
   StoredPlace place;
   place.bucket.state.objects["out/mine.txt"] = "mine";

@@ -431,7 +431,7 @@ namespace {
 
 /// Saves steps with faults and kills, and looks after each which checkpoint is found: always one
 /// that is whole, never an older one than before, and the one that was saved where nothing failed.
-void save_with_faults(int rounds, unsigned seed) {
+void save_with_faults(int rounds, unsigned seed, bool always_kills = false) {
   Bucket bucket;
   const std::string run = bucket.address("run").text();
   std::mt19937 random(seed);
@@ -464,7 +464,7 @@ void save_with_faults(int rounds, unsigned seed) {
       };
     }
     const std::string place = checkpoint_folder(run, round);
-    const bool kills = kind == 6 || random() % 4 == 0;
+    const bool kills = always_kills || kind == 6 || random() % 4 == 0;
     const pid_t child = ::fork();
     if (child == 0) {
       bool saved = true;
@@ -515,6 +515,10 @@ TEST_CASE("saves with faults and kills never leave half a checkpoint") { save_wi
 
 TEST_CASE("saves with 1,000 faults and kills never leave half a checkpoint", "[.long]") {
   save_with_faults(1000, 6);
+}
+
+TEST_CASE("saves with 1,000 kills never leave half a checkpoint", "[.long]") {
+  save_with_faults(1000, 8, true);
 }
 
 // The other side of s3_judge.sh: a server of moto, with the keys of the environment.

@@ -51,6 +51,7 @@ class StoredPlace : public Folder {
         " AWS_ACCESS_KEY_ID=" + bucket.state.key + " AWS_SECRET_ACCESS_KEY=" + bucket.state.secret;
     const std::string command = "cd " + path().string() +
                                 " && env -u HF_TOKEN HOME=" + path().string() + variables +
+                                (token.empty() ? "" : " HF_TOKEN=" + token) +
                                 " " TESSERA_PROGRAM " " + arguments + " > out.txt 2> error.txt";
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(path() / "out.txt"),
@@ -78,6 +79,7 @@ class StoredPlace : public Folder {
     }
     return all;
   }
+  std::string token;  // of who asks the hub; empty: nobody
   HubServer hub;
   S3Server bucket;
 };

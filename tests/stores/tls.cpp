@@ -153,7 +153,7 @@ TEST_CASE("a redirect from https to http, and to a server without a proof, is re
   CHECK(false_server.server.requests().empty());
 }
 
-TEST_CASE("over TLS, another server gets no token, wherever the hub redirects to") {
+TEST_CASE("over TLS the hub's token goes to the hub and nowhere else") {
   const TrustedAuthority trusted("ca");
   const Folder home;
   HubState state;

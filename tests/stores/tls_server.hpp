@@ -1,4 +1,4 @@
-// A server of https for a test, by the program openssl, with certificates that the test makes.
+// A server of https for a test, with certificates that the test makes.
 #pragma once
 #include <arpa/inet.h>
 #include <fcntl.h>

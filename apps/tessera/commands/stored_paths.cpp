@@ -185,12 +185,17 @@ void check_option(CLI::Option& option, const std::string& command) {
   if (entry->use == TextUse::path) {
     option.check(CLI::Validator(
         [why = std::string(entry->why_here)](const std::string& text) {
-          return stores::is_address(text)
-                     ? fmt::format(
-                           "{} is an address of a store (expected a path of this machine: "
-                           "{}); write ./{} for a file of this name",
-                           shown(text, 200), why, shown(text, 200))
-                     : std::string();
+          try {
+            // What has no form of an address may have a password: its error does not show it.
+            return stores::is_address(text)
+                       ? fmt::format(
+                             "{0} is an address of a store (expected a path of this "
+                             "machine: {1}); write ./{0} for a file of this name",
+                             shown(stores::Address(text).text(), 200), why)
+                       : std::string();
+          } catch (const Error& error) {
+            return std::string(error.what());
+          }
         },
         ""));
   }

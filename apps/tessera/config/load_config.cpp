@@ -5,7 +5,10 @@ module;
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <set>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <tessera/input_file.hpp>
@@ -16,6 +19,7 @@ module tessera.app.config;
 import tessera.base;
 import tessera.models;
 import tessera.runs;
+import tessera.stores;
 import :overrides;
 import :toml_values;
 
@@ -243,8 +247,19 @@ runs::RunSpec load_config(const std::filesystem::path& file, std::span<const std
         {.thing = file.string(), .wrong = "is a folder", .advice = "name the config file in it"});
   }
   constexpr std::size_t most = std::size_t{16} << 20;
-  return runs::with_copies(
-      parse_config(input_text(file.string(), most, "the config"), file, overrides, plugins));
+  runs::RunSpec spec =
+      parse_config(input_text(file.string(), most, "the config"), file, overrides, plugins);
+  // A command that reads a config several times, as a search for each candidate, asks a store once.
+  static std::map<std::string, stores::LocalCopy> copies;
+  static std::mutex mutex;
+  {
+    const std::lock_guard lock(mutex);
+    spec.copies = copies;
+  }
+  spec = runs::with_copies(std::move(spec));
+  const std::lock_guard lock(mutex);
+  copies.insert(spec.copies.begin(), spec.copies.end());
+  return spec;
 }
 
 namespace {

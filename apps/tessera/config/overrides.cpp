@@ -2,6 +2,7 @@ module;
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cstddef>
@@ -186,10 +187,27 @@ toml::node* descend(toml::node& parent, const Step& step, toml::node&& fresh) {
   return table->get(step.name);
 }
 
+/// The text without users, passwords and queries of URLs, which may be secrets.
+std::string without_secrets(std::string text) {
+  for (std::size_t at = 0; (at = text.find("://", at)) != std::string::npos;) {
+    at += 3;
+    const std::size_t end = std::min(text.find_first_of(" \t\n\"',]}", at), text.size());
+    const std::size_t path = std::min(text.find_first_of("/?#", at), end);
+    const std::size_t query = text.find_first_of("?#", at);
+    if (query < end) {
+      text.replace(query + 1, end - query - 1, "***");
+    }
+    if (const std::size_t host = text.rfind('@', path); host != std::string::npos && host >= at) {
+      text.replace(at, host - at, "***");
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 void apply_override(toml::table& root, const std::string& argument, runs::Problems& problems) {
-  const runs::SourceLine place{"command line, " + shown(argument), 0};
+  const runs::SourceLine place{"command line, " + shown(without_secrets(argument)), 0};
   const std::size_t equals = argument.find('=');
   const auto steps =
       equals == std::string::npos ? std::nullopt : split_key(argument.substr(0, equals));

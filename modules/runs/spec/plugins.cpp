@@ -19,7 +19,7 @@ namespace tessera::runs {
 void use_plugins(std::vector<std::string> paths) {
   for (std::string& path : paths) {
     if (stores::is_address(path)) {
-      fail_input({.thing = fmt::format("plugin {}", path),
+      fail_input({.thing = fmt::format("plugin {}", stores::Address(path).text()),
                   .wrong = "this is no place of a store for this key (expected a path: code is run "
                            "from files of this machine only)",
                   .advice = "copy the file to this machine"});
