@@ -44,9 +44,9 @@ class TrustedAuthority {
   const char* variable_;
 };
 
-/// Pauses that a test would not outlive: what is tried again hangs.
-StoreRules patient_rules() {
-  return {.retries = {.tries = 8, .first_pause = 1000, .longest_pause = 1000}};
+/// All tries, without long pauses.
+StoreRules quick_rules() {
+  return {.retries = {.tries = 8, .first_pause = 0.001, .longest_pause = 0.002}};
 }
 
 std::string all_of(OpenStore& store, const std::string& name) {
@@ -86,7 +86,7 @@ TEST_CASE("a server whose authority a variable names is read") {
     INFO(variable);
     const TrustedAuthority trusted("ca", variable);
     SecureFiles files("good");
-    OpenStore store(files.address(), patient_rules());
+    OpenStore store(files.address(), quick_rules());
     CHECK(all_of(store, "") == files.bytes);
   }
 }
@@ -106,7 +106,7 @@ TEST_CASE("a server that does not prove who it is gets one try, no request, and 
     INFO(wrong.certificate << " " << wrong.trusted);
     const TrustedAuthority trusted(wrong.trusted);
     const SecureFiles files(wrong.certificate);
-    OpenStore store(files.address(), patient_rules());
+    OpenStore store(files.address(), quick_rules());
     const std::string error = error_of([&] { store.facts(""); });
     CHECK_THAT(error, Contains(files.address().text()) && Contains(wrong.reason) &&
                           Contains("SSL_CERT_FILE") && !Contains("it was tried"));
@@ -123,7 +123,7 @@ TEST_CASE("the hub's token is sent to no hub that does not prove who it is") {
   for (const char* const certificate : {"expired", "other_host", "alone"}) {
     const SecureFiles files(certificate);
     ::setenv("HF_ENDPOINT", files.server.url().c_str(), 1);
-    OpenStore store(Address("hf:owner/name"), patient_rules());
+    OpenStore store(Address("hf:owner/name"), quick_rules());
     const std::string error = error_of([&] { store.list(); });
     CHECK_THAT(error, Contains("certificate") && Contains("SSL_CERT_FILE") &&
                           !Contains("HF_TOKEN") && !Contains("hf_secret"));
@@ -140,7 +140,7 @@ TEST_CASE("a redirect from https to http, and to a server without a proof, is re
   HttpServer plain([&](const Request& request) { return ranged(request, files.bytes, ""); });
   const auto error = [&](const std::string& target) {
     files.redirect = target;
-    OpenStore store(files.address(), patient_rules());
+    OpenStore store(files.address(), quick_rules());
     const std::string text = error_of([&] { store.facts(""); });
     CHECK(store.counts().requests == 1);
     return text;
@@ -168,7 +168,7 @@ TEST_CASE("over TLS the hub's token goes to the hub and nowhere else") {
   ::setenv("HF_ENDPOINT", hub.url().c_str(), 1);
   ::setenv("HF_TOKEN", "hf_secret", 1);
   {
-    OpenStore store(Address("hf:owner/name"), patient_rules());
+    OpenStore store(Address("hf:owner/name"), quick_rules());
     CHECK(all_of(store, "large") == state.files.at("large").bytes);
   }
   CHECK(says_who(hub.requests()));
