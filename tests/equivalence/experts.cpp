@@ -128,12 +128,16 @@ TEST_CASE("a run with balanced experts continues in another layout", "[experts]"
   CHECK(rest.front().step == 6);
   CHECK(loss_difference(rest, last) <= 2e-6);
   // Biases and the counts of this step, in the same layout: in all bits.
-  const auto same = equivalence::train(folder, "same", curve.config, kOneRank,
-                                       halves + "checkpoint.resume='" +
-                                           equivalence::checkpoint(folder, "whole", 5) + "'");
+  const auto same = equivalence::train(
+      folder, "same", curve.config, kOneRank,
+      halves + "checkpoint.resume='" + equivalence::checkpoint(folder, "whole", 5) + "'");
   CHECK(same_bits(same, last));
-  CHECK(equivalence::tensors_of(equivalence::checkpoint(folder, "same", 10)) ==
-        equivalence::tensors_of(equivalence::checkpoint(folder, "whole", 10)));
+  const auto stored = equivalence::tensors_of(equivalence::checkpoint(folder, "same", 10));
+  for (const auto& [name, tensor] :
+       equivalence::tensors_of(equivalence::checkpoint(folder, "whole", 10))) {
+    INFO(name);
+    CHECK(stored.at(name).bytes == tensor.bytes);
+  }
 }
 
 TEST_CASE("stages have experts with a bias, and refuse losses of balance", "[experts]") {
