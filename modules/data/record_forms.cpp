@@ -274,7 +274,10 @@ std::string RecordForms::standard(std::string_view record) const {
   }
   Members members(record);
   MessageNames names;
-  const std::set<std::string> optional = {"tools", "system", "history", "input", "attention_mask"};
+  std::set<std::string> optional = {"tools", "system", "history", "input", "attention_mask"};
+  if (columns_.contains("input_ids")) {
+    optional.insert("labels");
+  }
   std::map<std::string, std::string> renamed;
   for (const auto& [name, column] : columns_) {
     if (name == "role" || name == "content") {

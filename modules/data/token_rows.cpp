@@ -34,6 +34,9 @@ Numbers numbers_of(const Json& record, const char* name) {
     if (!one.is_number_integer()) {
       fail_input({.wrong = fmt::format("'{}[{}]' is not a whole number", name, numbers.size())});
     }
+    if (one.is_number_unsigned() && !std::in_range<std::int64_t>(one.get<std::uint64_t>())) {
+      fail_input({.wrong = fmt::format("'{}[{}]' is too large", name, numbers.size())});
+    }
     numbers.push_back(one.get<std::int64_t>());
   }
   return numbers;

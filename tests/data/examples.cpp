@@ -566,7 +566,8 @@ TEST_CASE("tokens are trained as their labels say, without what the mask leaves 
   refused(R"("input_ids": [5, 6.5])", "'input_ids[1]' is not a whole number");
   refused(R"("input_ids": [5, "6"])", "'input_ids[1]' is not a whole number");
   refused(R"("input_ids": [5, -1])", "'input_ids[1]' is no token of the tokenizer (expected 0 to ");
-  refused(R"("input_ids": [5, 18446744073709551615])", "'input_ids[1]' is no token");
+  refused(R"("input_ids": [5, 18446744073709551615])", "'input_ids[1]' is too large");
+  refused(ids + R"("labels": [5, 6, 18446744073709551516])", "'labels[2]' is too large");
   refused(R"("input_ids": [5, 100000])", "got 100000");
   refused(ids + R"("labels": [5, 6])", "'labels' is not as long as 'input_ids' (expected 3");
   refused(ids + R"("labels": null)", "'labels' is not a list of whole numbers");

@@ -106,6 +106,18 @@ TEST_CASE("columns name members of records and of messages") {
         Json({{"messages", messages}}));
 }
 
+TEST_CASE("columns of tokens: not every record has labels and a mask") {
+  const data::RecordColumns columns = {
+      {"input_ids", "tokens"}, {"labels", "wanted"}, {"attention_mask", "mask"}};
+  CHECK(standard({{"tokens", {5, 6}}, {"wanted", {5, -100}}, {"mask", {1, 1}}}, columns) ==
+        Json({{"input_ids", {5, 6}}, {"labels", {5, -100}}, {"attention_mask", {1, 1}}}));
+  CHECK(standard({{"tokens", {5, 6}}}, columns) == Json({{"input_ids", {5, 6}}}));
+  CHECK_THAT(refusal({{"wanted", {5, 6}}}, columns), Contains("the column 'tokens' is missing"));
+  // Classes of words cannot be absent.
+  CHECK_THAT(refusal({{"w", {"a"}}}, {{"words", "w"}, {"labels", "l"}}),
+             Contains("the column 'l' is missing"));
+}
+
 TEST_CASE("what has this library's members, and what is no record, stays as it is") {
   for (const char* const text :
        {R"({"prompt": "a \"conversations\" b", "completion": 1.10})", "not \"conversations\"", "",
