@@ -375,6 +375,16 @@ TEST_CASE("an export is verified by computing it again, whatever its record says
   CHECK(verdict["files"] == record["files"].size());
   CHECK(verdict["checkpoints"][0]["weights"] == record["weights"]);
   CHECK(verify(folder, "shared --steps 2:3")["numbers"] == 2 * 3 + 1);
+  // A long curve has every so many steps: where it has none, nothing is the same.
+  Json thin = Json::parse(read_file(folder / "shared/record.json"));
+  thin["record"]["curve"].erase(0);
+  thin["record"]["curve"].erase(0);
+  std::filesystem::create_directory(folder / "thin");
+  folder.write("thin/record.json", thin.dump());
+  const std::string nothing = refusal(folder, "thin --steps 1:2");
+  CHECK(has(nothing, "no number of these steps is recorded"));
+  CHECK(has(nothing, "steps up to 3 or more"));
+  CHECK(verify(folder, "thin --steps 1:3")["same"] == true);
   CHECK(contents(folder, "shared") == before);
   CHECK(has(ask(folder, "checkpoint info shared").out, "1 start"));
 

@@ -308,6 +308,25 @@ std::string difference_text(const TensorSource& expected, const TensorSource& go
                   : join_words(names) + (all > most ? fmt::format(" and {} more", all - most) : "");
 }
 
+/// Error (input): nothing of the plan's steps is recorded. A long curve has every so many steps.
+void check_comparable(const VerifyPlan& plan) {
+  std::set<std::int64_t> steps;
+  for (const RecordedNumbers& numbers : plan.numbers) {
+    for (const CurvePoint& point : numbers.points) {
+      steps.insert(point.step);
+    }
+  }
+  const auto next = steps.lower_bound(plan.first);
+  if (plan.targets.empty() && (next == steps.end() || *next > plan.last)) {
+    fail_input({.thing = "--steps",
+                .wrong = "no number of these steps is recorded, so there is nothing to compare",
+                .expected = steps.empty()         ? "all steps, for the hash of the weights"
+                            : next == steps.end() ? fmt::format("steps up to {}", *steps.rbegin())
+                                                  : fmt::format("steps up to {} or more", *next),
+                .got = fmt::format("{}:{}", plan.first, plan.last)});
+  }
+}
+
 /// A record may be published without the weights.
 bool has_files(const VerifyPlan& plan) {
   std::error_code ignored;
@@ -351,6 +370,7 @@ VerifyPlan plan_verification(const VerifyRequest& request) {
   if (plan.exported && plan.last == plan.exported->step) {
     plan.targets.push_back({.step = plan.exported->step, .weights = plan.exported->weights});
   }
+  check_comparable(plan);
   if (plan.exported && !has_files(plan)) {
     plan.notes.emplace_back(
         "the record is alone: the hash of the weights is compared, and no file of them");
