@@ -42,7 +42,7 @@ Numbers numbers_of(const Json& record, const char* name) {
   return numbers;
 }
 
-/// A member with a number for each token; where there is none, `value` for all.
+/// A member with a number for each token; `absent` where there is none.
 Numbers numbers_beside(const Json& record, const char* name, const Numbers& ids,
                        const Numbers& absent) {
   if (!record.contains(name)) {
@@ -71,6 +71,25 @@ std::pair<std::size_t, std::size_t> range_of(const Numbers& mask) {
           static_cast<std::size_t>(end - mask.begin())};
 }
 
+void check_label(std::size_t place, std::int64_t label, std::int64_t id, bool is_token) {
+  if (label == not_trained) {
+    return;
+  }
+  if (!is_token) {
+    fail_input(
+        {.wrong = fmt::format("'labels[{}]' is of a token that 'attention_mask' leaves out", place),
+         .expected = "-100",
+         .got = fmt::format("{}", label)});
+  }
+  if (label != id) {
+    fail_input({.wrong = fmt::format("'labels[{}]' is another token than 'input_ids' has there; "
+                                     "labels are not moved by a place",
+                                     place),
+                .expected = fmt::format("{}, or -100: not trained", id),
+                .got = fmt::format("{}", label)});
+  }
+}
+
 }  // namespace
 
 Example example_of_tokens(const Json& record, std::int64_t vocabulary, TrainOn train_on) {
@@ -89,18 +108,8 @@ Example example_of_tokens(const Json& record, std::int64_t vocabulary, TrainOn t
                   .expected = fmt::format("0 to {}", vocabulary - 1),
                   .got = fmt::format("{}", ids[i])});
     }
-    // Without labels of its own, a token's label is the token, that of padding too.
-    const bool is_padding = !is_token && !record.contains("labels");
-    if (labels[i] != not_trained && !is_padding && (labels[i] != ids[i] || !is_token)) {
-      fail_input({.wrong = is_token
-                               ? fmt::format("'labels[{}]' is another token than 'input_ids' has "
-                                             "there; labels are not moved by a place",
-                                             i)
-                               : fmt::format("'labels[{}]' is of a token that 'attention_mask' "
-                                             "leaves out",
-                                             i),
-                  .expected = is_token ? fmt::format("{}, or -100: not trained", ids[i]) : "-100",
-                  .got = fmt::format("{}", labels[i])});
+    if (is_token || record.contains("labels")) {  // else padding, whose label nobody has written
+      check_label(i, labels[i], ids[i], is_token);
     }
     if (is_token) {
       out.ids.push_back(static_cast<tokenize::TokenId>(ids[i]));

@@ -85,7 +85,7 @@ TEST_CASE("what stays is no spike") {
   stay(11);
   detector.add(step_of(2, std::nan("")));  // this never becomes usual
   stay(11);
-  // A detector that continues goes on where this one is.
+  // A detector that has loaded this one's state has the same spikes in turn.
   SpikeDetector other(4);
   other.load(detector.state());
   for (SpikeDetector* const one : {&detector, &other}) {
